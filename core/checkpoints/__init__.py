@@ -1,0 +1,1 @@
+"""Checkpoints as commits: written beside, verified, renamed, pointed to, and only then pruned."""

@@ -1,0 +1,79 @@
+"""What can be plugged in beside recipes: optimizers, schedules, callbacks, trackers.
+
+Each is a `Table`, so its keys are validated like the rest of the spec and shown by `recipe show`,
+with one method that makes the working thing. Heavy imports belong inside that method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from taskrecipe.core.spec.table import Share, Table, Text
+
+if TYPE_CHECKING:
+    import torch
+
+    from taskrecipe.core.training.events import Control, Event
+
+
+class Optimizer(Table):
+    """`[optimizer]`: how gradients move weights."""
+
+    name: Text = Field(default="adamw", description="A registered optimizer; `recipe plugins` lists them.")
+    weight_decay: float = Field(
+        default=0.0, ge=0.0, le=10.0, description="Decay of weights a step; biases and norms are spared."
+    )
+
+    def build(self, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
+        """Make the optimizer of `groups`, which carry `params` and `weight_decay`."""
+        raise NotImplementedError
+
+
+class Schedule(Table):
+    """`[schedule]`: the learning rate as a function of the update number."""
+
+    name: Text = Field(default="linear", description="A registered schedule; `recipe plugins` lists them.")
+    warmup: int | Share = Field(
+        default=0, ge=0, description="A share of all updates, or an integer number of updates."
+    )
+
+    def build(self, updates: int, warmup: int) -> Callable[[int], float]:
+        """Return what the learning rate is multiplied by at each update, counted from 0."""
+        raise NotImplementedError
+
+
+class Callback(Table):
+    """One `[[callbacks]]` entry: hears every event of the run, and may ask it to stop, evaluate or save."""
+
+    name: Text = Field(description="A registered callback; `recipe plugins` lists them.")
+
+    def build(self) -> Listener:
+        """Make the listener that hears this run."""
+        raise NotImplementedError
+
+
+class Listener:
+    """What a callback builds. Override `hear`; override the other two if it must survive a resume."""
+
+    def hear(self, event: Event, control: Control) -> None:
+        """Take note of `event`; ask for something by `control.stop()`, `.evaluate()` or `.save()`."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must keep, as JSON values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+
+
+class Tracker(Table):
+    """`[track]`: where the numbers of a run are shown besides its own folder."""
+
+    name: Text = Field(description="A registered tracker; `recipe plugins` lists them.")
+
+    def build(self, run_name: str, folder: str) -> Any:
+        """Return what Accelerate's `log_with` takes: a tracker's name, or a `GeneralTracker`."""
+        raise NotImplementedError

@@ -1,0 +1,33 @@
+"""`Table`, the strict model that every table of a spec is made of, plugin tables included."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+LARGEST = 2**31 - 1
+
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+"""A whole number of things, at least one."""
+
+Share = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A part of a whole, 1 excluded."""
+
+Text = Annotated[str, Field(min_length=1, max_length=4096)]
+"""A short text that is not empty."""
+
+
+class Table(BaseModel):
+    """One table of a spec: unknown keys, loose types, NaN and infinities are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        validate_default=False,
+        protected_namespaces=(),
+    )
+
+
+class TaskOptions(Table):
+    """A recipe's own options: what it takes in `[task]`."""
