@@ -32,6 +32,24 @@ class Optimizer(Table):
         raise NotImplementedError
 
 
+class MetricRate:
+    """A rate that follows an evaluated number instead of the update number alone; its state is kept in checkpoints."""
+
+    def __call__(self, update: int) -> float:
+        """What the learning rate is multiplied by at `update`."""
+        raise NotImplementedError
+
+    def observe(self, value: float) -> None:
+        """Take note of an evaluation; lower is better, whatever the metric's own direction."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must keep, as JSON values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` returned."""
+
+
 class Schedule(Table):
     """`[schedule]`: the learning rate as a function of the update number."""
 
@@ -40,7 +58,7 @@ class Schedule(Table):
         default=0, ge=0, description="A share of all updates, or an integer number of updates."
     )
 
-    def build(self, updates: int, warmup: int) -> Callable[[int], float]:
+    def build(self, updates: int, warmup: int) -> Callable[[int], float] | MetricRate:
         """Return what the learning rate is multiplied by at each update, counted from 0."""
         raise NotImplementedError
 

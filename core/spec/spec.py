@@ -9,7 +9,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownEr
 
 from taskrecipe.core.plugins import Callback, Optimizer, Schedule, Tracker
 from taskrecipe.core.registry import Group, NameClashError, Registry, UnknownNameError, installed
-from taskrecipe.core.spec.table import LARGEST, Count, Share, Table, TaskOptions, Text
+from taskrecipe.core.spec.table import LARGEST, Count, HubOrPath, LocalPath, Share, Table, TaskOptions, Text
 
 SPEC_VERSION = 1
 
@@ -20,7 +20,7 @@ Scalar = bool | int | float | str
 class Model(Table):
     """`[model]`: which model, and whether its weights are taken."""
 
-    name: Text | None = Field(default=None, description="A hub id, or a folder in the Hugging Face layout.")
+    name: HubOrPath | None = Field(default=None, description="A hub id, or a folder in the Hugging Face layout.")
     type: Text | None = Field(
         default=None, description="Instead of a name: an architecture such as 'gpt2', built from [model.config] at random."
     )
@@ -29,7 +29,7 @@ class Model(Table):
     config: dict[str, Scalar | list[Scalar]] = Field(
         default={}, description="Values of the model's own configuration to replace, e.g. hidden_size; unknown ones are refused."
     )
-    processor: Text | None = Field(
+    processor: HubOrPath | None = Field(
         default=None, description="Hub id or folder of the tokenizer or image processor, where it is not the model's."
     )
 
@@ -40,13 +40,13 @@ class Data(Table):
     path: Text | None = Field(default=None, description="A data set's hub id.")
     name: Text | None = Field(default=None, description="The configuration of the hub data set, such as 'mrpc'.")
     revision: Text | None = Field(default=None, description="Commit, tag or branch of the hub id; pin a commit to be exact.")
-    files: dict[Text, Text | list[Text]] = Field(
+    files: dict[Text, LocalPath | list[LocalPath]] = Field(
         default={}, description="Local files of each split (globs allowed), relative to the spec: train = \"train.csv\"."
     )
     format: Literal["csv", "tsv", "jsonl", "parquet", "text", "imagefolder", "coco", "voc"] | None = Field(
         default=None, description="How the files are read; taken from their ending where not given."
     )
-    images: Text | None = Field(default=None, description="Folder of the pictures that COCO or VOC annotations name.")
+    images: LocalPath | None = Field(default=None, description="Folder of the pictures that COCO or VOC annotations name.")
     columns: dict[Text, Text] = Field(default={}, description="Column names: ours = \"theirs\".")
     splits: dict[Text, Text] = Field(default={}, description="Split names: ours = \"theirs\".")
     limit: dict[Text, Count] = Field(default={}, description="Use only the first rows of a split: train = 500.")

@@ -16,6 +16,20 @@ Text = Annotated[str, Field(min_length=1, max_length=4096)]
 """A short text that is not empty."""
 
 
+class PathMark:
+    """Marks a field as a path, relative to the file that gives it; `hub` says that it may be a hub id instead."""
+
+    def __init__(self, *, hub: bool = False) -> None:
+        self.hub = hub
+
+
+LocalPath = Annotated[str, Field(min_length=1, max_length=4096), PathMark()]
+"""A file, folder or glob, relative to the spec that names it."""
+
+HubOrPath = Annotated[str, Field(min_length=1, max_length=4096), PathMark(hub=True)]
+"""A hub id; or a folder, if there is one of that name beside the spec that names it."""
+
+
 class Table(BaseModel):
     """One table of a spec: unknown keys, loose types, NaN and infinities are refused."""
 
