@@ -1,0 +1,52 @@
+# On a fresh machine with Python 3.11 or newer: `make run` or `make test` is all it takes.
+# Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TYPED := .build/taskrecipe
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format types chaos bench clean
+
+help:  ## Show the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(READY)  ## Create .venv and install the project with everything its tests need
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no python3 found; set PYTHON=" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; set PYTHON=")'
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e ".[dev]"
+	touch $(READY)
+
+run: setup  ## Train specs/mrpc.toml
+	$(BIN)/recipe run specs/mrpc.toml
+
+test: setup  ## Run the tests
+	$(PYTEST)
+
+lint: setup types  ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## Rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup  ## Check types
+	@mkdir -p $(TYPED)
+	@for part in core recipes contrib; do ln -sfn "$(CURDIR)/$$part" $(TYPED)/$$part; done
+	MYPYPATH=.build $(BIN)/mypy -p taskrecipe
+
+chaos: setup  ## Run the long fault-injection tests
+	$(PYTEST) -m chaos
+
+bench: setup  ## Print the benchmarks
+	$(PYTEST) -m bench -s
+
+clean:  ## Remove what was built, the environment too
+	rm -rf $(VENV) .build build dist ./*.egg-info
