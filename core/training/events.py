@@ -6,7 +6,10 @@ Control goes back one way: a listener asks by `Control`, and after each event al
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,10 @@ class Event:
 
     def record(self) -> dict[str, Any]:
         """The event as a line of log.jsonl."""
-        return {"event": self.name, **{key: value for key, value in asdict(self).items() if value is not None}}
+        return {
+            "event": self.name,
+            **{key: value for key, value in asdict(self).items() if value is not None},
+        }
 
 
 @dataclass(frozen=True)
@@ -135,3 +141,16 @@ class Control:
     def save(self) -> None:
         """Save a checkpoint now."""
         self.wants_save = True
+
+    def agree(self, device: torch.device) -> None:
+        """Make every process see what any of them was asked."""
+        import torch
+        from torch.distributed import ReduceOp, all_reduce
+
+        asked = [bool(self.stopping), self.wants_evaluation, self.wants_save, self.signum or 0]
+        flags = torch.tensor([int(flag) for flag in asked], device=device)
+        all_reduce(flags, ReduceOp.MAX)
+        stop, evaluate, save, signum = flags.tolist()
+        if stop:
+            self.stop("another process was told to stop")
+        self.wants_evaluation, self.wants_save, self.signum = bool(evaluate), bool(save), signum or None

@@ -1,0 +1,112 @@
+"""From row numbers to micro-batches: fetched, varied, collated and weighed, in this process or in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch  # noqa: TID253
+from accelerate.utils import send_to_device  # noqa: TID253
+from torch.utils.data import DataLoader, Dataset  # noqa: TID253
+
+from taskrecipe.core.recipe import Batch, Recipe, Row
+from taskrecipe.core.training.order import Order, shares
+from taskrecipe.core.training.randomness import Purpose, generator
+
+
+class RowStore(Protocol):
+    """Anything that rows can be taken from by number; a `datasets.Dataset` is one."""
+
+    def __len__(self) -> int: ...
+    def __getitems__(self, keys: list[int]) -> list[Row]: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """The rows of one micro-batch. A filler stands in where a process has none, and weighs nothing."""
+
+    rows: tuple[int, ...]
+    epoch: int = 0
+    filler: bool = False
+
+
+@dataclass
+class MicroBatch:
+    """What one forward pass takes, and how many items each of its loss terms is a mean over."""
+
+    rows: tuple[int, ...]
+    inputs: Batch
+    weights: dict[str, float]
+
+    def pin_memory(self) -> MicroBatch:
+        """Put the tensors where copies to a device run beside its work; the loader calls this."""
+        pinned = {k: v.pin_memory() if isinstance(v, torch.Tensor) else v for k, v in self.inputs.items()}
+        return replace(self, inputs=pinned)
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The batch with its tensors on the device the model is on."""
+        if device.type == "cpu":
+            return self
+        return replace(self, inputs=send_to_device(self.inputs, device, non_blocking=True))
+
+
+class Preparation(Dataset[MicroBatch]):
+    """Makes micro-batches of requests; the same request gives the same batch in any process."""
+
+    def __init__(self, recipe: Recipe, rows: RowStore, training: bool) -> None:
+        self.recipe, self.rows, self.training = recipe, rows, training
+        self.purpose = Purpose.EXAMPLE if training else Purpose.EVALUATION
+        self.varies = type(recipe).example is not Recipe.example
+
+    def __getitem__(self, request: Request) -> MicroBatch:
+        rows = self.rows.__getitems__(list(request.rows))
+        if self.varies:
+            seed = self.recipe.spec.seed
+            rows = [
+                self.recipe.example(row, generator(self.purpose, seed, request.epoch, number), self.training)
+                for row, number in zip(rows, request.rows, strict=True)
+            ]
+        inputs = self.recipe.collate(rows)
+        weights = self.recipe.weights(inputs)
+        if request.filler:
+            weights = dict.fromkeys(weights, 0.0)
+        return MicroBatch(request.rows, inputs, weights)
+
+
+def load(preparation: Preparation, requests: Iterable[Request], workers: int) -> Iterator[MicroBatch]:
+    """Prepare requests in their order, ahead of need where there are workers."""
+    if workers == 0:
+        return map(preparation.__getitem__, requests)
+    loader = DataLoader(
+        preparation,
+        sampler=requests,  # type: ignore[arg-type]  # any iterable will do, and this one knows where to start
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        pin_memory=torch.accelerator.is_available(),
+        generator=torch.Generator(),  # the loader seeds its workers: not from the generator dropout uses
+        worker_init_fn=_one_thread,
+    )
+    return iter(loader)
+
+
+def training_requests(order: Order, start: int, end: int, parts: int, mine: range) -> Iterator[Request]:
+    """The micro-batches of this process, update after update: `mine` of the `parts` each is cut into."""
+    for update in range(start, end):
+        rows = order.rows(update)
+        epoch = update // order.updates_per_epoch
+        pieces = shares(rows, parts)
+        for part in mine:
+            piece = pieces[part]
+            yield Request(
+                tuple(piece.tolist()) if len(piece) else (int(rows[0]),), epoch, filler=not len(piece)
+            )
+
+
+def _as_it_is(batch: MicroBatch) -> MicroBatch:
+    return batch
+
+
+def _one_thread(_: int) -> None:
+    torch.set_num_threads(1)

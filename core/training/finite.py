@@ -1,0 +1,50 @@
+"""Nothing that is not finite reaches the weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # noqa: TID253
+
+from taskrecipe.core.errors import NonFiniteError
+from taskrecipe.core.training.update import Update, listed
+
+
+class FiniteGuard:
+    """Takes the optimizer's step only if loss and gradients are finite, without making the device wait.
+
+    A fused optimizer skips the step on the device itself when told so there, and the verdict is read one
+    update later, when it has long been there. Others have to be asked before each step.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.inner = getattr(optimizer, "optimizer", optimizer)
+        self.scaled = getattr(optimizer, "scaler", None) is not None
+        self.skips_on_device = getattr(self.inner, "_step_supports_amp_scaling", False) and not self.scaled
+        self.awaited: tuple[torch.Tensor, Update, float] | None = None
+
+    def step(self, update: Update, norm: torch.Tensor, learning_rate: float) -> None:
+        """Move the weights by `update`, or raise and leave them as they are."""
+        # With a loss scale an overflowing gradient is ordinary: the scaler skips that step and lowers the scale.
+        number = update.loss if self.scaled else update.loss + norm
+        bad = ~torch.isfinite(number)
+        self.settle()
+        self.awaited = (bad, update, learning_rate)
+        if self.skips_on_device:
+            self.inner.grad_scale, self.inner.found_inf = None, bad.float().to(norm.device)
+        if bad.device.type == "cpu" or not self.skips_on_device:
+            self.settle()
+        self.optimizer.step()
+
+    def settle(self) -> None:
+        """Read the verdict on the last update, and stop the run if it was bad."""
+        if self.awaited is None:
+            return
+        bad, update, learning_rate = self.awaited
+        self.awaited = None
+        if bool(bad):
+            raise NonFiniteError(
+                f"update {update.number + 1}: the loss is {float(update.loss):g} or its gradient is not finite, at learning "
+                f"rate {learning_rate:g}; the update was not taken. Rows in it: {listed(update.rows)}"
+            )

@@ -1,0 +1,76 @@
+"""One update: its micro-batches, and the exact share each of their losses has in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch  # noqa: TID253
+from accelerate import Accelerator  # noqa: TID253
+
+from taskrecipe.core.errors import NonFiniteError
+from taskrecipe.core.training.batches import MicroBatch
+from taskrecipe.core.training.order import Rows
+
+
+@dataclass
+class Update:
+    """The micro-batches of this process, with what every loss term is a mean over in the whole update.
+
+    A term's mean over the update is the sum of the micro-batches' means, each times its share of the
+    items. That is known before the first backward, so gradients come out as of one large batch.
+    """
+
+    number: int
+    epoch: int
+    rows: Rows
+    batches: list[MicroBatch]
+    totals: dict[str, float]
+    accelerator: Accelerator
+    model: torch.nn.Module
+    terms: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The mean of each term so far, as far as this process has a part in it."""
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        """Every micro-batch; processes exchange gradients at the last one only."""
+        *early, last = self.batches
+        for batch in early:
+            with self.accelerator.no_sync(self.model):
+                yield batch.to(self.accelerator.device)
+        yield last.to(self.accelerator.device)
+
+    def backward(self, terms: dict[str, torch.Tensor], batch: MicroBatch) -> None:
+        """Add the gradients of a micro-batch's loss terms."""
+        shares = self.shares(batch)
+        parts = {name: term * shares[name] for name, term in terms.items() if shares[name]}
+        if not parts:
+            # Nothing to predict here; but other processes wait for this one's gradients.
+            parts = {name: torch.nan_to_num(term) * 0.0 for name, term in terms.items()}
+        for name, part in parts.items():
+            self.terms[name] = self.terms.get(name, 0.0) + part.detach()
+        loss = sum(parts.values(), start=torch.zeros((), device=self.accelerator.device))
+        # Gradients are averaged over processes where they should be added.
+        self.accelerator.backward(loss * self.accelerator.num_processes)
+
+    def shares(self, batch: MicroBatch) -> dict[str, float]:
+        """The share of `batch` in the items of each term."""
+        return {name: weight / self.totals[name] if weight else 0.0 for name, weight in batch.weights.items()}
+
+    @property
+    def loss(self) -> torch.Tensor:
+        """The loss of the update, as far as this process has a part in it."""
+        return sum(self.terms.values(), start=torch.zeros((), device=self.accelerator.device))
+
+    def require_items(self) -> None:
+        """Refuse an update in which there is nothing to predict: its loss would be 0 / 0."""
+        if not any(self.totals.values()):
+            raise NonFiniteError(
+                f"update {self.number + 1} has nothing to predict: no row of it has a label left "
+                f"(rows {listed(self.rows)})"
+            )
+
+
+def listed(rows: Rows) -> str:
+    """Row numbers for a message, the first of them if they are many."""
+    shown = ", ".join(str(row) for row in rows[:32])
+    return shown if len(rows) <= 32 else f"{shown} … {len(rows) - 32} more"
