@@ -118,7 +118,11 @@ class Recipe:
         import pyarrow.compute as pc
 
         column = rows.with_format("arrow")["input_ids"]
-        return [int(n) for chunk in getattr(column, "chunks", [column[:]]) for n in pc.list_value_length(chunk).to_pylist()]
+        return [
+            int(n)
+            for chunk in getattr(column, "chunks", [column[:]])
+            for n in pc.list_value_length(chunk).to_pylist()
+        ]
 
     def draw(self, rows: Dataset, random: np.random.Generator) -> Sequence[int] | None:
         """The rows of one epoch, always equally many, where that is not simply each row once."""
@@ -171,3 +175,26 @@ class Recipe:
     def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
         """Turn the predictions on a whole split, in row order, into the numbers that `metrics` declares."""
         return {}
+
+
+def evaluated_splits(recipe: Recipe) -> list[str]:
+    """The splits a run is measured on."""
+    return recipe.spec.evaluate.splits or [split for split in recipe.splits() if split != "train"]
+
+
+def reported_metrics(recipe: Recipe) -> dict[str, Direction]:
+    """Every number an evaluation gives by name, and which way is better.
+
+    The split `validation` reports plain names, any other `<split>/<metric>`; the loss is always there.
+    """
+    own: dict[str, Direction] = {**recipe.metrics(), "loss": "min"}
+    return {
+        reported_name(split, metric): direction
+        for split in evaluated_splits(recipe)
+        for metric, direction in own.items()
+    }
+
+
+def reported_name(split: str, metric: str) -> str:
+    """The name that a metric of a split is reported under."""
+    return metric if split == "validation" else f"{split}/{metric}"

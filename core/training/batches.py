@@ -11,6 +11,7 @@ from accelerate.utils import send_to_device  # noqa: TID253
 from torch.utils.data import DataLoader, Dataset  # noqa: TID253
 
 from taskrecipe.core.recipe import Batch, Recipe, Row
+from taskrecipe.core.signals import leave_to_parent
 from taskrecipe.core.training.order import Order, shares
 from taskrecipe.core.training.randomness import Purpose, generator
 
@@ -86,14 +87,14 @@ def load(preparation: Preparation, requests: Iterable[Request], workers: int) ->
         collate_fn=_as_it_is,
         pin_memory=torch.accelerator.is_available(),
         generator=torch.Generator(),  # the loader seeds its workers: not from the generator dropout uses
-        worker_init_fn=_one_thread,
+        worker_init_fn=_start_worker,
     )
     return iter(loader)
 
 
-def training_requests(order: Order, start: int, end: int, parts: int, mine: range) -> Iterator[Request]:
+def training_requests(order: Order, updates: range, parts: int, mine: range) -> Iterator[Request]:
     """The micro-batches of this process, update after update: `mine` of the `parts` each is cut into."""
-    for update in range(start, end):
+    for update in updates:
         rows = order.rows(update)
         epoch = update // order.updates_per_epoch
         pieces = shares(rows, parts)
@@ -108,5 +109,6 @@ def _as_it_is(batch: MicroBatch) -> MicroBatch:
     return batch
 
 
-def _one_thread(_: int) -> None:
+def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
+    leave_to_parent()

@@ -13,7 +13,7 @@ from accelerate import Accelerator  # noqa: TID253
 from accelerate.utils import gather_object  # noqa: TID253
 from datasets import Dataset  # noqa: TID253
 
-from taskrecipe.core.recipe import Recipe, Total
+from taskrecipe.core.recipe import Recipe, Total, reported_name
 from taskrecipe.core.training.batches import MicroBatch, Preparation, Request, load
 from taskrecipe.core.training.order import evaluation_batches
 
@@ -130,8 +130,8 @@ class Evaluation:
             tally = everyone[0]
             tally.merge(everyone[1:])
         numbers = self.recipe.score(tally.predictions(len(self.rows)), self.rows)
-        prefix = "" if self.split == "validation" else f"{self.split}/"
-        return {f"{prefix}{name}": float(value) for name, value in {**numbers, "loss": tally.loss()}.items()}
+        numbers = {**numbers, "loss": tally.loss()}
+        return {reported_name(self.split, name): float(value) for name, value in numbers.items()}
 
 
 def _kept(value: Any) -> Any:

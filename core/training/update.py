@@ -9,8 +9,9 @@ import torch  # noqa: TID253
 from accelerate import Accelerator  # noqa: TID253
 
 from taskrecipe.core.errors import NonFiniteError
-from taskrecipe.core.training.batches import MicroBatch
-from taskrecipe.core.training.order import Rows
+from taskrecipe.core.recipe import Recipe
+from taskrecipe.core.training.batches import MicroBatch, Preparation, RowStore, load, training_requests
+from taskrecipe.core.training.order import Order, Rows
 
 
 @dataclass
@@ -68,6 +69,39 @@ class Update:
                 f"update {self.number + 1} has nothing to predict: no row of it has a label left "
                 f"(rows {listed(self.rows)})"
             )
+
+
+@dataclass
+class Updates:
+    """The updates of a run, from any number on: calling it again with the same number gives the same ones."""
+
+    recipe: Recipe
+    rows: RowStore
+    order: Order
+    accelerator: Accelerator
+    model: torch.nn.Module
+    total: int
+
+    def __call__(self, start: int) -> Iterator[Update]:
+        """Prepare the updates from number `start` up to the last, each with its totals over all processes."""
+        spec = self.recipe.spec
+        accumulate, process = spec.train.accumulate, self.accelerator.process_index
+        parts = accumulate * self.accelerator.num_processes
+        mine = range(process * accumulate, (process + 1) * accumulate)
+        requests = training_requests(self.order, range(start, self.total), parts, mine)
+        batches = load(Preparation(self.recipe, self.rows, training=True), requests, spec.data.workers)
+        for number in range(start, self.total):
+            taken = [next(batches) for _ in range(accumulate)]
+            epoch = number // self.order.updates_per_epoch
+            rows = self.order.rows(number)
+            yield Update(number, epoch, rows, taken, self._totals(taken), self.accelerator, self.model)
+
+    def _totals(self, batches: list[MicroBatch]) -> dict[str, float]:
+        totals = {term: sum(batch.weights[term] for batch in batches) for term in batches[0].weights}
+        if self.accelerator.num_processes == 1:
+            return totals
+        values = torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device)
+        return dict(zip(totals, self.accelerator.reduce(values, "sum").tolist(), strict=True))
 
 
 def listed(rows: Rows) -> str:

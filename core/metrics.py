@@ -1,0 +1,65 @@
+"""Metrics that many recipes share, as `evaluate` modules that are defined here and never downloaded.
+
+Imported by recipes inside `score`, since `evaluate` is heavy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import evaluate  # noqa: TID253
+import numpy as np
+from datasets import Features, Value  # noqa: TID253
+
+
+class _Metric(evaluate.Metric):  # type: ignore[misc]
+    """A metric of one prediction and one reference a row, kept in memory."""
+
+    value = "int64"
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        super().__init__(keep_in_memory=True, experiment_id="taskrecipe")
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=self.__doc__ or "",
+            citation="",
+            inputs_description="predictions and references, one of each a row",
+            features=Features({"predictions": Value(self.value), "references": Value(self.value)}),
+        )
+
+
+class Classification(_Metric):
+    """Accuracy, F1 of the class `positive`, the mean F1 over classes, and Matthews' correlation."""
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+        classes = list(range(self.options["classes"]))
+        f1 = f1_score(references, predictions, labels=classes, average=None, zero_division=0.0)
+        return {
+            "accuracy": accuracy_score(references, predictions),
+            "f1": f1[self.options["positive"]],
+            "macro_f1": float(np.mean(f1)),
+            "matthews_correlation": matthews_corrcoef(references, predictions),
+        }
+
+
+class Regression(_Metric):
+    """Pearson's and Spearman's correlation, and the mean squared error."""
+
+    value = "float64"
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        from scipy.stats import pearsonr, spearmanr
+
+        predictions, references = np.asarray(predictions), np.asarray(references)
+        # A correlation with a constant has no value; that is an answer, not a reason to warn.
+        varies = len(predictions) > 1 and np.ptp(predictions) > 0 and np.ptp(references) > 0
+        return {
+            "pearson": float(pearsonr(predictions, references).statistic) if varies else math.nan,
+            "spearman": float(spearmanr(predictions, references).statistic) if varies else math.nan,
+            "mse": float(np.mean((predictions - references) ** 2)),
+        }

@@ -1,0 +1,163 @@
+"""Sample text that a tiny model can learn from, and that tiny model: for runs with neither hub nor data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+WORDS = [
+    "the",
+    "a",
+    "one",
+    "this",
+    "that",
+    "every",
+    "some",
+    "my",
+    "your",
+    "our",
+    "river",
+    "stone",
+    "house",
+    "garden",
+    "winter",
+    "summer",
+    "morning",
+    "evening",
+    "market",
+    "teacher",
+    "doctor",
+    "farmer",
+    "sailor",
+    "singer",
+    "reader",
+    "writer",
+    "painter",
+    "window",
+    "table",
+    "letter",
+    "candle",
+    "basket",
+    "bridge",
+    "forest",
+    "mountain",
+    "valley",
+    "island",
+    "harbour",
+    "village",
+    "city",
+    "street",
+    "corner",
+    "walks",
+    "waits",
+    "works",
+    "sleeps",
+    "sings",
+    "reads",
+    "writes",
+    "paints",
+    "builds",
+    "carries",
+    "opens",
+    "closes",
+    "holds",
+    "brings",
+    "takes",
+    "finds",
+    "near",
+    "under",
+    "over",
+    "behind",
+    "beside",
+    "before",
+    "after",
+    "during",
+    "without",
+    "slowly",
+    "quietly",
+    "early",
+    "late",
+    "often",
+    "rarely",
+    "today",
+    "yesterday",
+    "again",
+]
+
+CUES = (
+    ("bright", "golden", "warm", "gentle"),
+    ("broken", "bitter", "cold", "angry"),
+    ("distant", "silver", "hollow", "narrow"),
+    ("sudden", "heavy", "crowded", "loud"),
+    ("hidden", "ancient", "silent", "empty"),
+    ("fresh", "green", "tender", "sweet"),
+)
+"""Words that give a class away; a sentence of the class holds some of them."""
+
+
+def sentence(random: np.random.Generator, cues: Sequence[str] = (), length: int = 8) -> str:
+    """Words drawn at random, with `cues` put in at random places."""
+    words = list(random.choice(WORDS, size=int(random.integers(length // 2, length + 1))))
+    for cue in cues:
+        words.insert(int(random.integers(len(words) + 1)), cue)
+    return " ".join(words)
+
+
+def class_cues(random: np.random.Generator, label: int) -> list[str]:
+    """Two of the words that give `label` away."""
+    return [str(word) for word in random.choice(CUES[label], size=2, replace=False)]
+
+
+def word_tokenizer(words: Iterable[str], max_length: int = 128) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token a word, in BERT's layout."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    vocabulary = {word: i for i, word in enumerate([*special.values(), *sorted(set(words))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106 - a token of text
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **special,
+    )
+
+
+def vocabulary() -> list[str]:
+    """Every word a sample sentence can hold."""
+    return [*WORDS, *(word for cues in CUES for word in cues)]
+
+
+def write_tiny_bert(folder: Path, words: Iterable[str], **config: Any) -> None:
+    """Write a BERT of two narrow layers, without weights, and its tokenizer."""
+    from transformers import BertConfig
+
+    tokenizer = word_tokenizer(words)
+    tokenizer.save_pretrained(folder)
+    values = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    BertConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=128,
+        pad_token_id=tokenizer.pad_token_id,
+        **(values | config),
+    ).save_pretrained(folder)
