@@ -25,9 +25,7 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, e.g. train.epochs=1. Repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Processes = Annotated[
-    int | None, typer.Option(min=1, help="Processes on this machine, instead of what the spec says.")
-]
+Processes = Annotated[int | None, typer.Option(min=1, help="Processes on this machine, instead of what the spec says.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,13 +52,9 @@ def recipe(
 def run(
     spec: SpecFile,
     sets: Sets = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The run's folder; by default runs/NAME.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run's folder; by default runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")
-    ] = False,
+    sample: Annotated[bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")] = False,
     dry: Annotated[bool, typer.Option("--dry", help="Print the plan and its costs only.")] = False,
     processes: Processes = None,
 ) -> None:
@@ -151,9 +145,7 @@ def migrate(
 
 @app.command(rich_help_panel=SPECS, epilog="Example: recipe schema > .taskrecipe.schema.json")
 def schema(
-    name: Annotated[
-        str | None, typer.Argument(help="Only this recipe.", autocompletion=completion.recipes)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Only this recipe.", autocompletion=completion.recipes)] = None,
 ) -> None:
     """Print the JSON Schema of specs, for editors; what is installed is in it."""
     import json
@@ -171,17 +163,21 @@ def list_recipes(as_json: AsJson = False) -> None:
     print_recipes(as_json=as_json)
 
 
-@app.command(rich_help_panel=CATALOG, epilog="Example: recipe show glue; recipe show optimizers:adamw")
+@app.command(rich_help_panel=CATALOG, epilog="Example: recipe show glue")
 def show(
     name: Annotated[
         str,
         typer.Argument(help="A recipe, optimizer, schedule, …", autocompletion=completion.plugins),
     ],
+    group: Annotated[
+        Literal["recipes", "optimizers", "schedules", "callbacks", "trackers"] | None,
+        typer.Option(help="Where to look, if the name is in several groups."),
+    ] = None,
 ) -> None:
     """Explain a recipe or plugin: options, metrics, columns, an example."""
     from taskrecipe.core.cli.show import show
 
-    show(name)
+    show(name, group)
 
 
 @app.command(rich_help_panel=CATALOG)

@@ -1,0 +1,141 @@
+"""The keys of a table in words: what each takes, its default and its meaning, from the table's own schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from taskrecipe.core.spec.schema import Schema, of_table
+from taskrecipe.core.spec.table import LARGEST
+
+_TYPES = {
+    "integer": "integer",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "array": "list",
+    "object": "table",
+}
+_SCALAR = ["true or false", "integer", "number", "text"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table."""
+
+    name: str
+    schema: Schema
+    required: bool
+
+    @property
+    def allowed(self) -> str:
+        """What the key takes, with its bounds."""
+        return allowed(self.schema)
+
+    @property
+    def default(self) -> str | None:
+        """The default as TOML, where there is one."""
+        return toml(self.schema["default"]) if "default" in self.schema else None
+
+    @property
+    def example(self) -> str:
+        """A value that the key takes, as TOML."""
+        return toml(_smallest(self.schema))
+
+    @property
+    def description(self) -> str:
+        """What the key means."""
+        return str(self.schema.get("description", ""))
+
+
+def keys(model: type[BaseModel]) -> list[Key]:
+    """The keys of a table, those of the tables inside it in dotted form."""
+    schema = of_table(model)
+    definitions = schema.get("$defs", {})
+    return list(_keys(_resolved(schema, definitions), definitions, ()))
+
+
+def _keys(table: Schema, definitions: dict[str, Schema], above: tuple[str, ...]) -> Iterator[Key]:
+    for name, schema in table.get("properties", {}).items():
+        inner = _resolved(schema, definitions)
+        path = (*above, name)
+        if "properties" in inner and len(path) < 4:  # a recipe inside a recipe has no end
+            yield from _keys(inner, definitions, path)
+        else:
+            yield Key(".".join(path), inner, name in table.get("required", ()))
+
+
+def _resolved(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """Put in place of a reference what it refers to; what is beside the reference stays."""
+    if "$ref" not in schema:
+        return schema
+    beside = {key: value for key, value in schema.items() if key != "$ref"}
+    return {**definitions[schema["$ref"].rpartition("/")[2]], **beside}
+
+
+def allowed(schema: Schema) -> str:
+    """Say in words what a schema accepts."""
+    if "$ref" in schema:
+        return "table"
+    if "const" in schema:
+        return toml(schema["const"])
+    if "enum" in schema:
+        return " | ".join(toml(value) for value in schema["enum"])
+    if "anyOf" in schema:
+        words = [allowed(choice) for choice in schema["anyOf"]]
+        return " or ".join(["single value", *words[4:]] if words[:4] == _SCALAR else words)
+    kind = schema.get("type", "")
+    if kind == "array" and schema.get("items"):
+        return f"list of {allowed(schema['items'])}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"table of {allowed(schema['additionalProperties'])}"
+    return " ".join([_TYPES.get(kind, "any value"), ", ".join(_bounds(schema))]).rstrip()
+
+
+def _bounds(schema: Schema) -> list[str]:
+    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    given = {sign: schema[key] for key, sign in signs.items() if schema.get(key, LARGEST) != LARGEST}
+    bounds = [f"{sign} {value:g}".replace("e+", "e") for sign, value in given.items()]
+    return [*bounds, f"like {schema['pattern']}"] if "pattern" in schema else bounds
+
+
+def toml(value: Any) -> str:
+    """Write a value as TOML does, on one line."""
+    import tomlkit
+
+    if isinstance(value, dict):
+        pairs = (f"{tomlkit.key(key).as_string()} = {toml(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml(element) for element in value)}]"
+    return tomlkit.item(value).as_string()
+
+
+def _smallest(schema: Schema) -> Any:
+    """A value that the schema accepts."""
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    if "anyOf" in schema:
+        return _smallest(schema["anyOf"][0])
+    match schema.get("type"):
+        case "integer" | "number" as kind:
+            return _number(schema, kind)
+        case "boolean":
+            return False
+        case "array":
+            return [_smallest(schema.get("items", {}))] * schema.get("minItems", 0)
+        case "object":
+            return {}
+        case _:
+            return "change-me"
+
+
+def _number(schema: Schema, kind: str) -> float:
+    low = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+    high = schema.get("maximum", schema.get("exclusiveMaximum", low + 2))
+    if kind == "integer":
+        return int(low) + ("exclusiveMinimum" in schema)
+    return float(low) if "minimum" in schema else (low + high) / 2
