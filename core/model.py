@@ -69,7 +69,11 @@ class ModelSource:
         from transformers import AutoImageProcessor
 
         return AutoImageProcessor.from_pretrained(
-            self.processor_name, revision=self._processor_revision, trust_remote_code=False, backend="pil", **options
+            self.processor_name,
+            revision=self._processor_revision,
+            trust_remote_code=False,
+            backend="pil",
+            **options,
         )
 
     @property
@@ -85,7 +89,9 @@ class ModelSource:
         """Folder or hub id of the processor."""
         name = self.processor or self.name
         if name is None:
-            raise UsageError("[model].processor is missing: a model built from [model].type brings none of its own")
+            raise UsageError(
+                "[model].processor is missing: a model built from [model].type brings none of its own"
+            )
         return name
 
     @property

@@ -69,7 +69,9 @@ class Plugin:
         try:
             loaded = self.entry.load()
         except Exception as cause:
-            raise PluginError(f"{self.describe()} failed to import: {type(cause).__name__}: {cause}") from cause
+            raise PluginError(
+                f"{self.describe()} failed to import: {type(cause).__name__}: {cause}"
+            ) from cause
         self._require_kind(loaded)
         return loaded
 

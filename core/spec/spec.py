@@ -120,15 +120,16 @@ def _by_recipe(value: Any, info: ValidationInfo) -> TaskOptions:
     return options.model_validate(_plain(value), context=info.context)
 
 
-def _by_name(group: Group) -> PlainValidator:
+def _by_name(group: Group, default: str | None = None) -> PlainValidator:
     """A table that the plugin it names validates."""
 
     def validate(value: Any, info: ValidationInfo) -> Table:
         table = _plain(value)
         if not isinstance(table, dict):
             raise PydanticKnownError("dict_type")
-        plugin: type[Table] = _look_up(info, group, table.get("name"), at=("name",))
-        return plugin.model_validate(table, context=info.context)
+        name = table.get("name", default)
+        plugin: type[Table] = _look_up(info, group, name, at=("name",))
+        return plugin.model_validate({**table, "name": name}, context=info.context)
 
     return PlainValidator(validate)
 
@@ -160,10 +161,10 @@ class Spec(RecipeChoice):
     model: Model = Field(description="Which model.")
     data: Data = Field(description="Where rows come from.")
     train: Train = Field(description="What an update is, and how many.")
-    optimizer: Annotated[SerializeAsAny[Optimizer], _by_name("optimizers")] = Field(
+    optimizer: Annotated[SerializeAsAny[Optimizer], _by_name("optimizers", default="adamw")] = Field(
         default_factory=Optimizer, validate_default=True, description="How gradients move weights."
     )
-    schedule: Annotated[SerializeAsAny[Schedule], _by_name("schedules")] = Field(
+    schedule: Annotated[SerializeAsAny[Schedule], _by_name("schedules", default="linear")] = Field(
         default_factory=Schedule, validate_default=True, description="The learning rate over time."
     )
     evaluate: Evaluate = Field(default=Evaluate(), description="When to measure, and what the best is.")
