@@ -1,0 +1,97 @@
+"""Writing so that a crash leaves the old file or the new one, never half of either."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from taskrecipe.core.errors import DiskFullError
+
+Buffer = bytes | memoryview
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put `data` at `path` in one step; one process writes there at a time."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with naming_full_disk(path, len(data)), removed_on_failure(temporary):
+        temporary.unlink(missing_ok=True)  # of a write that was killed
+        write_new(temporary, [data])
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+def write_new(path: Path, buffers: Iterable[Buffer]) -> None:
+    """Write a file that isn't there yet, and return once the disk has it."""
+    with path.open("xb") as file:
+        file.writelines(buffers)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Return once the disk has the names in this folder."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_tree(path: Path) -> None:
+    """Return once the disk has every file in this folder and below."""
+    for folder, _, files in os.walk(path):
+        for name in files:
+            _sync(Path(folder, name), os.O_RDONLY)
+        sync_folder(Path(folder))
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def removed_on_failure(path: Path) -> Iterator[None]:
+    """Leave no half-written file or folder at `path` where something fails, a signal's exception included."""
+    try:
+        yield
+    except BaseException:
+        remove(path)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder; what can't be deleted is left, and a symbolic link is never followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+@contextmanager
+def naming_full_disk(path: Path, needed: int) -> Iterator[None]:
+    """Turn a full disk or quota into an error that names what was to be written, and how large it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        cause = "quota used up" if error.errno == errno.EDQUOT else "disk full"
+        raise DiskFullError(f"{cause} while writing {path}: {room(path, needed)}; make room and resume") from error
+
+
+def room(path: Path, needed: int) -> str:
+    """What a write needs and what there is, for a message."""
+    return f"{needed:,} bytes are needed there, {free_bytes(path):,} are free"
+
+
+def free_bytes(path: Path) -> int:
+    """How many bytes may still be written at `path`, which needn't exist yet."""
+    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(there).free
