@@ -7,11 +7,11 @@ with one method that makes the working thing. Heavy imports belong inside that m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from taskrecipe.core.spec.table import Share, Table, Text
+from taskrecipe.core.spec.table import LARGEST, Share, Table, Text
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +27,23 @@ class Optimizer(Table):
         default=0.0, ge=0.0, le=10.0, description="Decay of weights a step; biases and norms are spared."
     )
 
+    splits_linear: ClassVar[bool] = False
+    """Whether `build` wants the matrices of linear layers in groups of their own, marked `linear`."""
+
+    @property
+    def has_own_schedule(self) -> bool:
+        """Whether it changes its rate over time by itself, so that only the schedule `constant` makes sense."""
+        return False
+
+    def require(self) -> None:
+        """Raise `UsageError` if a package that `build` needs is not installed; asked before anything is loaded."""
+
     def build(self, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
-        """Make the optimizer of `groups`, which carry `params` and `weight_decay`."""
+        """Make the optimizer of `groups`, which carry `params`, `param_names` and `weight_decay`.
+
+        Its `state_dict` may hold tensors, numbers, texts, lists and dictionaries of them, and objects of classes
+        registered with `taskrecipe.core.checkpoints.state.keepable`.
+        """
         raise NotImplementedError
 
 
@@ -54,8 +69,8 @@ class Schedule(Table):
     """`[schedule]`: the learning rate as a function of the update number."""
 
     name: Text = Field(default="linear", description="A registered schedule; `recipe plugins` lists them.")
-    warmup: int | Share = Field(
-        default=0, ge=0, description="A share of all updates, or an integer number of updates."
+    warmup: Annotated[int, Field(ge=0, le=LARGEST)] | Share = Field(
+        default=0, description="A share of all updates, or an integer number of updates."
     )
 
     def build(self, updates: int, warmup: int) -> Callable[[int], float] | MetricRate:
@@ -67,6 +82,10 @@ class Callback(Table):
     """One `[[callbacks]]` entry: hears every event of the run, and may ask it to stop, evaluate or save."""
 
     name: Text = Field(description="A registered callback; `recipe plugins` lists them.")
+
+    def metrics(self) -> tuple[str, ...]:
+        """Name the metrics it listens for; one that the recipe doesn't report is refused before anything is loaded."""
+        return ()
 
     def build(self) -> Listener:
         """Make the listener that hears this run."""
@@ -92,6 +111,9 @@ class Tracker(Table):
 
     name: Text = Field(description="A registered tracker; `recipe plugins` lists them.")
 
+    def require(self) -> None:
+        """Raise `UsageError` if a package that `build` needs is not installed; asked before anything is loaded."""
+
     def build(self, run_name: str, folder: str) -> Any:
-        """Return what Accelerate's `log_with` takes: a tracker's name, or a `GeneralTracker`."""
+        """Make an `accelerate.tracking.GeneralTracker`, not yet started; `folder` is where it may keep files."""
         raise NotImplementedError
