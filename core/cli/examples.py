@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -66,14 +67,11 @@ def _generated(plugin: Plugin, recipe: type[Recipe]) -> str:
 
 
 def _option(key: Key) -> Iterator[str]:
-    if key.description:
-        yield f"# {key.description}"
-    if key.required:
+    yield from (f"# {line}" for line in textwrap.wrap(key.description, 100))
+    if key.required and not key.in_optional_table:
         yield f"{key.name} = {key.example}"
-    elif key.default is not None:
-        yield f"# {key.name} = {key.default}"
     else:
-        yield f"# {key.name} = …  ({key.allowed})"
+        yield f"# {key.name} = {key.default or key.example}"
 
 
 def summary(thing: type) -> str:

@@ -29,6 +29,7 @@ class Key:
     name: str
     schema: Schema
     required: bool
+    in_optional_table: bool = False
 
     @property
     def allowed(self) -> str:
@@ -39,6 +40,14 @@ class Key:
     def default(self) -> str | None:
         """The default as TOML, where there is one."""
         return toml(self.schema["default"]) if "default" in self.schema else None
+
+    @property
+    def state(self) -> str:
+        """Whether the key must be given, and what holds where it isn't."""
+        if self.required:
+            table, _, _ = self.name.rpartition(".")
+            return f"required if [{table}] is given" if self.in_optional_table else "required"
+        return "optional" if self.default is None else f"default {self.default}"
 
     @property
     def example(self) -> str:
@@ -58,14 +67,16 @@ def keys(model: type[BaseModel]) -> list[Key]:
     return list(_keys(_resolved(schema, definitions), definitions, ()))
 
 
-def _keys(table: Schema, definitions: dict[str, Schema], above: tuple[str, ...]) -> Iterator[Key]:
+def _keys(
+    table: Schema, definitions: dict[str, Schema], above: tuple[str, ...], optional: bool = False
+) -> Iterator[Key]:
     for name, schema in table.get("properties", {}).items():
         inner = _resolved(schema, definitions)
-        path = (*above, name)
+        path, required = (*above, name), name in table.get("required", ())
         if "properties" in inner and len(path) < 4:  # a recipe inside a recipe has no end
-            yield from _keys(inner, definitions, path)
+            yield from _keys(inner, definitions, path, optional or not required)
         else:
-            yield Key(".".join(path), inner, name in table.get("required", ()))
+            yield Key(".".join(path), inner, required, optional)
 
 
 def _resolved(schema: Schema, definitions: dict[str, Schema]) -> Schema:
@@ -98,7 +109,7 @@ def allowed(schema: Schema) -> str:
 def _bounds(schema: Schema) -> list[str]:
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     given = {sign: schema[key] for key, sign in signs.items() if schema.get(key, LARGEST) != LARGEST}
-    bounds = [f"{sign} {value:g}".replace("e+", "e") for sign, value in given.items()]
+    bounds = [f"{sign} {value if isinstance(value, int) else f'{value:g}'}" for sign, value in given.items()]
     return [*bounds, f"like {schema['pattern']}"] if "pattern" in schema else bounds
 
 

@@ -10,13 +10,11 @@ import typer
 
 from taskrecipe.core.cli.card import Card, Facts
 from taskrecipe.core.cli.fields import Key, keys, toml
-from taskrecipe.core.cli.layout import heading, paragraph, table
+from taskrecipe.core.cli.layout import heading, paragraph
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.recipe import Direction
 from taskrecipe.core.registry import GROUPS, Group, Plugin, installed
 from taskrecipe.core.spec.schema import PLUGIN_TABLES
-
-Rows = list[tuple[str, str]]
 
 
 def show(name: str, group: Group | None = None) -> None:
@@ -53,7 +51,7 @@ def _unknown(name: str) -> UsageError:
 def _show_recipe(card: Card) -> None:
     _print_head(card.plugin, card.recipe)
     _print_keys("[task]", card.options)
-    _print_facts("Metrics (the first decides which checkpoint is best, unless [evaluate].best says)", card, _metrics)
+    _print_facts("Metrics (the first decides the best checkpoint, unless [evaluate].best does)", card, _metrics)
     _print_facts("Columns", card, _columns)
     _print_facts("Splits", card, _splits)
     typer.echo()
@@ -90,37 +88,36 @@ def _print_keys(title: str, options: list[Key]) -> None:
         typer.echo("  takes no keys of its own")
     indent = 4 + max((len(key.name) for key in options), default=0)
     for key in options:
-        state = "required" if key.required else f"default {key.default}" if key.default else "optional"
-        paragraph(f"{key.allowed}; {state}", indent, f"  {key.name}")
+        paragraph(f"{key.allowed}; {key.state}", indent, f"  {key.name}")
         paragraph(key.description, indent)
 
 
-def _print_facts(title: str, card: Card, lines: Callable[[Facts], Rows]) -> None:
-    """Print what is the same for all tasks once, and otherwise task by task."""
-    by_task = {task: lines(facts) for task, facts in card.facts.items()}
-    if not any(by_task.values()):
+def _print_facts(title: str, card: Card, line: Callable[[Facts], str]) -> None:
+    """Print a fact once for all the tasks that share it."""
+    tasks_of: dict[str, list[str]] = {}
+    for task, facts in card.facts.items():
+        tasks_of.setdefault(line(facts), []).append(task)
+    if not any(tasks_of):
         return
     typer.echo()
     heading(title)
-    first, *others = by_task.values()
-    if all(other == first for other in others):
-        table(first, indent=2)
-        return
-    for task, rows in by_task.items():
-        paragraph("; ".join(f"{name} ({text})" for name, text in rows), 12, f"  {task}")
+    labels = {text: ", ".join(tasks) if len(tasks_of) > 1 else "" for text, tasks in tasks_of.items()}
+    indent = 2 + max(len(label) + 2 if label else 0 for label in labels.values())
+    for text, label in labels.items():
+        paragraph(text, indent, f"  {label}")
 
 
-def _metrics(facts: Facts) -> Rows:
-    words: dict[Direction, str] = {"max": "higher is better", "min": "lower is better"}
-    return [(name, words[direction]) for name, direction in facts.metrics.items()]
+def _metrics(facts: Facts) -> str:
+    words: dict[Direction, str] = {"max": "higher", "min": "lower"}
+    return ", ".join(f"{name} ({words[better]} is better)" for name, better in facts.metrics.items())
 
 
-def _columns(facts: Facts) -> Rows:
-    return [
-        (name, column.description if column.required else f"optional: {column.description}")
+def _columns(facts: Facts) -> str:
+    return "; ".join(
+        f"{name} ({'' if column.required else 'optional: '}{column.description})"
         for name, column in facts.columns.items()
-    ]
+    )
 
 
-def _splits(facts: Facts) -> Rows:
-    return [(ours, f"usually called {theirs}") for ours, theirs in facts.splits.items()]
+def _splits(facts: Facts) -> str:
+    return ", ".join(ours if ours == theirs else f"{ours} (as {theirs})" for ours, theirs in facts.splits.items())
