@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: TID253
-from accelerate import Accelerator, DistributedDataParallelKwargs  # noqa: TID253
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.optimizers import parameter_groups
@@ -20,6 +20,9 @@ from taskrecipe.core.training.evaluation import Evaluation
 from taskrecipe.core.training.order import Order
 from taskrecipe.core.training.update import Updates
 
+if TYPE_CHECKING:
+    from taskrecipe.core.training.streaming import StreamedUpdates
+
 
 def make_accelerator(spec: Spec) -> Accelerator:
     """Accelerate, set up as the spec says; a precision the hardware can't do is refused here."""
@@ -30,9 +33,7 @@ def make_accelerator(spec: Spec) -> Accelerator:
             f"[train].precision = {precision!r} needs an accelerator, and there is none here; use 'bf16' or 'no'"
         )
     if precision == "fp8" and not _does_fp8():
-        raise UsageError(
-            "[train].precision = 'fp8' needs a GPU of compute capability 8.9 or more; use 'bf16'"
-        )
+        raise UsageError("[train].precision = 'fp8' needs a GPU of compute capability 8.9 or more; use 'bf16'")
     # Heads and layers that a batch doesn't use are ordinary (several tasks at once, layer drop).
     parallel = DistributedDataParallelKwargs(find_unused_parameters=True)
     return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[parallel])
@@ -46,7 +47,7 @@ class Assembled:
     model: torch.nn.Module
     optimizer: Any
     rate: Callable[[int], float] | MetricRate
-    updates: Updates
+    updates: Updates | StreamedUpdates
     total: int
     per_epoch: int | None
     evaluations: list[Evaluation]
@@ -54,9 +55,7 @@ class Assembled:
     average: MovingAverage | None
 
 
-def assemble(
-    spec: Spec, recipe: Recipe, module: torch.nn.Module, rows: Splits, accelerator: Accelerator
-) -> Assembled:
+def assemble(spec: Spec, recipe: Recipe, module: torch.nn.Module, rows: Splits, accelerator: Accelerator) -> Assembled:
     """Everything the loop needs, ready to start or to be put where a checkpoint was."""
     if spec.train.gradient_checkpointing:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -64,16 +63,16 @@ def assemble(
     model = torch.compile(module) if spec.train.compile else module
     model = accelerator.prepare_model(model)
     optimizer = make_optimizer(spec, module, accelerator)
-    order = make_order(spec, recipe, rows["train"])
-    total = count_updates(spec, order.updates_per_epoch)
+    updates = make_updates(recipe, rows["train"], accelerator, model)
+    total = updates.total
     return Assembled(
         module=module,
         model=model,
         optimizer=optimizer,
         rate=spec.schedule.build(total, warmup_updates(spec, total)),
-        updates=Updates(recipe, rows["train"], order, accelerator, model, total),
+        updates=updates,
         total=total,
-        per_epoch=order.updates_per_epoch,
+        per_epoch=updates.order.updates_per_epoch if isinstance(updates, Updates) else None,
         evaluations=make_evaluations(spec, recipe, rows, accelerator),
         best_metric=best_metric(spec, recipe),
         average=MovingAverage(module, spec.train.ema) if spec.train.ema else None,
@@ -86,6 +85,19 @@ def make_optimizer(spec: Spec, module: torch.nn.Module, accelerator: Accelerator
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     return accelerator.prepare_optimizer(optimizer)
+
+
+def make_updates(
+    recipe: Recipe, rows: Any, accelerator: Accelerator, model: torch.nn.Module
+) -> Updates | StreamedUpdates:
+    """The updates of the whole run, from stored rows or from a stream."""
+    spec = recipe.spec
+    if spec.data.streaming:
+        from taskrecipe.core.training.streaming import StreamedUpdates
+
+        return StreamedUpdates(recipe, rows, accelerator, model, spec.train.updates or 0)
+    order = make_order(spec, recipe, rows)
+    return Updates(recipe, rows, order, accelerator, model, count_updates(spec, order.updates_per_epoch))
 
 
 def make_order(spec: Spec, recipe: Recipe, rows: Any) -> Order:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch  # noqa: TID253
+import torch
 
 
 class MovingAverage:

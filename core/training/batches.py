@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import torch  # noqa: TID253
-from accelerate.utils import send_to_device  # noqa: TID253
-from torch.utils.data import DataLoader, Dataset  # noqa: TID253
+import torch
+from accelerate.utils import send_to_device
+from torch.utils.data import DataLoader, Dataset
 
 from taskrecipe.core.recipe import Batch, Recipe, Row
 from taskrecipe.core.signals import leave_to_parent
-from taskrecipe.core.training.order import Order, shares
+from taskrecipe.core.training.order import Order, Rows, shares
 from taskrecipe.core.training.randomness import Purpose, generator
 
 
@@ -93,16 +93,17 @@ def load(preparation: Preparation, requests: Iterable[Request], workers: int) ->
 
 
 def training_requests(order: Order, updates: range, parts: int, mine: range) -> Iterator[Request]:
-    """The micro-batches of this process, update after update: `mine` of the `parts` each is cut into."""
+    """The micro-batches of this process, update after update."""
     for update in updates:
-        rows = order.rows(update)
-        epoch = update // order.updates_per_epoch
-        pieces = shares(rows, parts)
-        for part in mine:
-            piece = pieces[part]
-            yield Request(
-                tuple(piece.tolist()) if len(piece) else (int(rows[0]),), epoch, filler=not len(piece)
-            )
+        yield from requests_of(order.rows(update), update // order.updates_per_epoch, parts, mine)
+
+
+def requests_of(rows: Rows, epoch: int, parts: int, mine: range) -> Iterator[Request]:
+    """The micro-batches of this process in one update: `mine` of the `parts` it is cut into."""
+    pieces = shares(rows, parts)
+    for part in mine:
+        piece = pieces[part] if len(pieces[part]) else rows[:1]
+        yield Request(tuple(piece.tolist()), epoch, filler=not len(pieces[part]))
 
 
 def _as_it_is(batch: MicroBatch) -> MicroBatch:

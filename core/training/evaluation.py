@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch  # noqa: TID253
-from accelerate import Accelerator  # noqa: TID253
-from accelerate.utils import gather_object  # noqa: TID253
-from datasets import Dataset  # noqa: TID253
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from datasets import Dataset
 
 from taskrecipe.core.recipe import Recipe, Total, reported_name
 from taskrecipe.core.training.batches import MicroBatch, Preparation, Request, load

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch  # noqa: TID253
+import torch
 
 from taskrecipe.core.errors import NonFiniteError
 from taskrecipe.core.training.update import Update, listed
@@ -45,6 +45,6 @@ class FiniteGuard:
         self.awaited = None
         if bool(bad):
             raise NonFiniteError(
-                f"update {update.number + 1}: the loss is {float(update.loss):g} or its gradient is not finite, at learning "
-                f"rate {learning_rate:g}; the update was not taken. Rows in it: {listed(update.rows)}"
+                f"update {update.number + 1}: the loss is {float(update.loss):g} or its gradient is not finite, "
+                f"at learning rate {learning_rate:g}; the update was not taken. Rows in it: {listed(update.rows)}"
             )

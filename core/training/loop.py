@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: TID253
-from accelerate import Accelerator  # noqa: TID253
+import torch
+from accelerate import Accelerator
 
 from taskrecipe.core.plugins import MetricRate
 from taskrecipe.core.recipe import Direction, Recipe
@@ -36,7 +36,10 @@ from taskrecipe.core.training.finite import FiniteGuard
 from taskrecipe.core.training.meters import Meters
 from taskrecipe.core.training.progress import Progress
 from taskrecipe.core.training.randomness import Purpose, seed_everything
-from taskrecipe.core.training.update import Update
+from taskrecipe.core.training.update import Update, Updates
+
+if TYPE_CHECKING:
+    from taskrecipe.core.training.streaming import StreamedUpdates
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Loop:
     """The same, wrapped for this number of processes and precision."""
     optimizer: Any
     rate: Callable[[int], float] | MetricRate
-    updates: Callable[[int], Iterator[Update]]
+    updates: Updates | StreamedUpdates
     """The updates from a given number on."""
     total: int
     """How many updates the whole run has."""
@@ -203,9 +206,7 @@ class Loop:
         if step == self._saved_at:
             return False
         is_best = best is not None and best.step == step
-        return (
-            self._over() or is_best or self.control.wants_save or self._falls_on(self.spec.checkpoint.every)
-        )
+        return self._over() or is_best or self.control.wants_save or self._falls_on(self.spec.checkpoint.every)
 
     def _falls_on(self, every: Every | str) -> bool:
         length = {"epoch": self.per_epoch, "end": None}[every] if isinstance(every, str) else every
@@ -216,9 +217,7 @@ class Loop:
         return step % self.spec.log.every == 0 or step == 1 or step == self.total
 
     def _over(self) -> bool:
-        return (
-            self.progress.step >= self.total or self.control.stopping is not None or self._out_of_patience()
-        )
+        return self.progress.step >= self.total or self.control.stopping is not None or self._out_of_patience()
 
     def _out_of_patience(self) -> bool:
         patience = self.spec.evaluate.patience

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TypeVar
 
-import torch  # noqa: TID253
+import torch
 
 T = TypeVar("T")
 

@@ -37,9 +37,7 @@ class Progress:
         """Take note of an evaluation at this step; return whether it is the best so far."""
         self.evaluated, self.metrics = self.step, metrics
         value = metrics[metric]
-        if math.isfinite(value) and (
-            self.best is None or _gain(value, self.best.value, direction) > min_delta
-        ):
+        if math.isfinite(value) and (self.best is None or _gain(value, self.best.value, direction) > min_delta):
             self.best, self.without_better = Best(metric, value, self.step), 0
             return True
         self.without_better += 1

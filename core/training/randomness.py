@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import torch  # noqa: TID253
+import torch
 
 
 class Purpose(IntEnum):
@@ -30,9 +30,7 @@ def generator(purpose: Purpose, seed: int, first: int = 0, second: int = 0) -> n
     return np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
 
 
-def seed_everything(
-    device: torch.device, purpose: Purpose, seed: int, first: int = 0, second: int = 0
-) -> None:
+def seed_everything(device: torch.device, purpose: Purpose, seed: int, first: int = 0, second: int = 0) -> None:
     """Put every global generator (dropout draws from torch's) where this moment of the run wants it."""
     value = int(generator(purpose, seed, first, second).integers(2**63))
     python_random.seed(value)

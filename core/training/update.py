@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch  # noqa: TID253
-from accelerate import Accelerator  # noqa: TID253
+import torch
+from accelerate import Accelerator
 
 from taskrecipe.core.errors import NonFiniteError
 from taskrecipe.core.recipe import Recipe
@@ -94,14 +95,24 @@ class Updates:
             taken = [next(batches) for _ in range(accumulate)]
             epoch = number // self.order.updates_per_epoch
             rows = self.order.rows(number)
-            yield Update(number, epoch, rows, taken, self._totals(taken), self.accelerator, self.model)
+            totals = total_weights(taken, self.accelerator)
+            yield Update(number, epoch, rows, taken, totals, self.accelerator, self.model)
 
-    def _totals(self, batches: list[MicroBatch]) -> dict[str, float]:
-        totals = {term: sum(batch.weights[term] for batch in batches) for term in batches[0].weights}
-        if self.accelerator.num_processes == 1:
-            return totals
-        values = torch.tensor(list(totals.values()), dtype=torch.float64, device=self.accelerator.device)
-        return dict(zip(totals, self.accelerator.reduce(values, "sum").tolist(), strict=True))
+    def state(self) -> dict[str, Any]:
+        """Nothing: the update number is all the position there is."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take back what `state` returned."""
+
+
+def total_weights(batches: list[MicroBatch], accelerator: Accelerator) -> dict[str, float]:
+    """How many items each loss term has in a whole update, over all its micro-batches and processes."""
+    totals = {term: sum(batch.weights[term] for batch in batches) for term in batches[0].weights}
+    if accelerator.num_processes == 1:
+        return totals
+    values = torch.tensor(list(totals.values()), dtype=torch.float64, device=accelerator.device)
+    return dict(zip(totals, accelerator.reduce(values, "sum").tolist(), strict=True))
 
 
 def listed(rows: Rows) -> str:

@@ -1,0 +1,163 @@
+"""`recipe run` and `recipe resume`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from taskrecipe.core.errors import UsageError
+from taskrecipe.core.launch import follow_parent, launch, launched
+from taskrecipe.core.spec.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from taskrecipe.core.runfolder import RunFolder
+
+SAMPLE_BANNER = """\
+!! Training on SAMPLE data with a tiny model, made on the spot: {reason}.
+!! The run works as a real one would; its numbers say nothing about the task."""
+
+
+def run(
+    path: Path,
+    *,
+    sets: Sequence[str],
+    out: Path | None,
+    resume: bool,
+    sample: bool,
+    dry: bool,
+    processes: int | None,
+) -> None:
+    """Train what a spec describes, in a new folder or, with `resume`, going on in an old one."""
+    sets = _with_processes(sets, processes)
+    resolved = resolve(path, sets, sample)
+    if _launch_if_many(
+        resolved, ["run", str(path), *_options(sets=sets, out=out, resume=resume, sample=sample, dry=dry)]
+    ):
+        return
+    reason = "asked for" if resolved.spec.data.sample else _why_sample(resolved)
+    accelerator = _start(resolved)
+    reason = _agreed(accelerator, reason)
+    if reason:
+        resolved = resolve(path, sets, sample=True)
+        _say(accelerator, SAMPLE_BANNER.format(reason=reason))
+    if dry:
+        from taskrecipe.core.plan import print_plan
+
+        print_plan(resolved, accelerator)
+        return
+    _train(resolved, _folder(accelerator, resolved, out, resume), accelerator, resume=resume, allow=())
+
+
+def resume(folder: Path, *, sets: Sequence[str], allow: Sequence[str], processes: int | None) -> None:
+    """Go on with a run from its newest sound checkpoint."""
+    from taskrecipe.core.runfolder import RunFolder
+
+    sets = _with_processes(sets, processes)
+    place = RunFolder.open(folder)
+    resolved = resolve(place.path / "spec.toml", sets)
+    if _launch_if_many(resolved, ["resume", str(folder), *_options(sets=sets, allow=allow)]):
+        return
+    if resolved.spec.data.sample:
+        reason = "as when it began"
+    else:
+        reason = None
+        _why_sample(resolved)
+    accelerator = _start(resolved)
+    if reason:
+        _say(accelerator, SAMPLE_BANNER.format(reason=reason))
+    _train(resolved, place, accelerator, resume=True, allow=allow)
+
+
+def _train(
+    resolved: Resolved, folder: RunFolder, accelerator: Accelerator, *, resume: bool, allow: Sequence[str]
+) -> None:
+    from taskrecipe.core.run import Run
+
+    with folder.locked(accelerator.is_main_process):
+        results = Run(resolved, folder, accelerator).train(resume=resume, allow=allow)
+    best = results["best"]
+    if best:
+        _say(accelerator, f"best {best['metric']} {best['value']:.4f} after update {best['step']}")
+    _say(accelerator, f"run folder: {folder.path}")
+
+
+def _with_processes(sets: Sequence[str], processes: int | None) -> list[str]:
+    return [*sets, *([f"launch.processes={processes}"] if processes else [])]
+
+
+def _options(**values: object) -> list[str]:
+    """The command line that stands for these options."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = {"sets": "--set"}.get(name, f"--{name}")
+        if isinstance(value, bool):
+            words += [flag] if value else []
+        elif isinstance(value, (list, tuple)):
+            words += [word for item in value for word in (flag, str(item))]
+        elif value is not None:
+            words += [flag, str(value)]
+    return words
+
+
+def _launch_if_many(resolved: Resolved, arguments: list[str]) -> bool:
+    """Start the processes the spec asks for, unless this is one of them."""
+    processes = resolved.spec.launch.processes
+    if launched():
+        follow_parent()
+        return False
+    if processes == 1:
+        return False
+    code = launch(processes, arguments)
+    if code:
+        raise typer.Exit(code)
+    return True
+
+
+def _start(resolved: Resolved) -> Accelerator:
+    from taskrecipe.core.training.assembly import make_accelerator
+
+    accelerator = make_accelerator(resolved.spec)
+    parts = resolved.spec.train.accumulate * accelerator.num_processes
+    if resolved.spec.train.batch_size % parts:
+        raise UsageError(
+            f"[train].batch_size = {resolved.spec.train.batch_size} can't be split over {accelerator.num_processes} "
+            f"processes with accumulate = {resolved.spec.train.accumulate}: it must be a multiple of {parts}"
+        )
+    return accelerator
+
+
+def _why_sample(resolved: Resolved) -> str | None:
+    from taskrecipe.core.data.load import missing
+
+    return missing(resolved.spec)
+
+
+def _agreed(accelerator: Accelerator, answer: str | None) -> str | None:
+    """The main process's answer, in every process: a hub may be within reach of one and not of another."""
+    from accelerate.utils import broadcast_object_list
+
+    return broadcast_object_list([answer])[0] if accelerator.num_processes > 1 else answer
+
+
+def _folder(accelerator: Accelerator, resolved: Resolved, out: Path | None, resume: bool) -> RunFolder:
+    """The run's folder, which the main process makes or finds for all."""
+    from taskrecipe.core.runfolder import RunFolder
+
+    if not accelerator.is_main_process:
+        return RunFolder.open(Path(_agreed(accelerator, None) or ""))
+    name = resolved.spec.name or resolved.path.stem
+    name = f"{name}-sample" if resolved.spec.data.sample and not name.endswith("-sample") else name
+    folder = RunFolder.prepare(resolved, name, out, resume=resume)
+    _agreed(accelerator, str(folder.path))
+    return folder
+
+
+def _say(accelerator: Accelerator, message: str) -> None:
+    if accelerator.is_main_process:
+        print(message, file=sys.stderr, flush=True)
