@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from taskrecipe.core.errors import PluginError, RecipeError
@@ -69,9 +69,7 @@ class Plugin:
         try:
             loaded = self.entry.load()
         except Exception as cause:
-            raise PluginError(
-                f"{self.describe()} failed to import: {type(cause).__name__}: {cause}"
-            ) from cause
+            raise PluginError(f"{self.describe()} failed to import: {type(cause).__name__}: {cause}") from cause
         self._require_kind(loaded)
         return loaded
 
@@ -103,7 +101,7 @@ class Registry:
     @classmethod
     def read(cls) -> Registry:
         """Read the installed metadata; imports nothing of what it names."""
-        plugins = [plugin for group in GROUPS for plugin in _installed_in(group)]
+        plugins = sorted(_read(), key=lambda plugin: (GROUPS.index(plugin.group), plugin.name))
         if os.environ.get("TASKRECIPE_DISABLE_PLUGINS", "") not in ("", "0"):
             plugins = [plugin for plugin in plugins if plugin.distribution == OWN_DISTRIBUTION]
         return cls(plugins)
@@ -163,16 +161,19 @@ def installed() -> Registry:
     return Registry.read()
 
 
-def _installed_in(group: Group) -> Iterator[Plugin]:
+def _read() -> Iterator[Plugin]:
+    """Every entry point of ours; a distribution that mentions none of our groups is not worth parsing."""
     seen = set()
-    for entry in entry_points(group=f"taskrecipe.{group}"):
-        dist = entry.dist
-        name, version = (dist.name, dist.version) if dist else ("unknown", "?")
-        # An editable install and its build folder can both be on the path; one owner is one owner.
-        if (entry.name, name, entry.value) in seen:
+    for distribution in distributions():
+        if "[taskrecipe." not in (distribution.read_text("entry_points.txt") or ""):
             continue
-        seen.add((entry.name, name, entry.value))
-        yield Plugin(group, entry.name, name, version, entry.value, entry)
+        owner, version = distribution.name, distribution.version
+        for entry in distribution.entry_points:
+            group = entry.group.removeprefix("taskrecipe.")
+            # An editable install and its build folder can both be on the path; one owner is one owner.
+            if group in GROUPS and (group, entry.name, owner) not in seen:
+                seen.add((group, entry.name, owner))
+                yield Plugin(cast("Group", group), entry.name, owner, version, entry.value, entry)
 
 
 def _kind(group: Group) -> type:
