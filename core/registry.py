@@ -68,7 +68,7 @@ class Plugin:
         """Import what the entry point names; any failure is the plugin's and says whose."""
         try:
             loaded = self.entry.load()
-        except Exception as cause:
+        except (Exception, SystemExit) as cause:
             raise PluginError(f"{self.describe()} failed to import: {type(cause).__name__}: {cause}") from cause
         self._require_kind(loaded)
         return loaded
@@ -163,17 +163,18 @@ def installed() -> Registry:
 
 def _read() -> Iterator[Plugin]:
     """Every entry point of ours; a distribution that mentions none of our groups is not worth parsing."""
+    groups = {f"taskrecipe.{group}": group for group in GROUPS}
     seen = set()
     for distribution in distributions():
         if "[taskrecipe." not in (distribution.read_text("entry_points.txt") or ""):
             continue
         owner, version = distribution.name, distribution.version
         for entry in distribution.entry_points:
-            group = entry.group.removeprefix("taskrecipe.")
+            group = groups.get(entry.group)
             # An editable install and its build folder can both be on the path; one owner is one owner.
-            if group in GROUPS and (group, entry.name, owner) not in seen:
+            if group and (group, entry.name, owner) not in seen:
                 seen.add((group, entry.name, owner))
-                yield Plugin(cast("Group", group), entry.name, owner, version, entry.value, entry)
+                yield Plugin(group, entry.name, owner, version, entry.value, entry)
 
 
 def _kind(group: Group) -> type:
