@@ -84,7 +84,8 @@ def make_optimizer(spec: Spec, module: torch.nn.Module, accelerator: Accelerator
     optimizer = spec.optimizer.build(parameter_groups(module, spec.optimizer), spec.train.learning_rate)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
-    return accelerator.prepare_optimizer(optimizer)
+    # Accelerate's wrapper scales the loss; where there is nothing to scale it would only cost time at every step.
+    return accelerator.prepare_optimizer(optimizer) if accelerator.scaler else optimizer
 
 
 def make_updates(

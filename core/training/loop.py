@@ -67,6 +67,9 @@ class Loop:
     average: MovingAverage | None = None
     control: Control = field(default_factory=Control)
 
+    def __post_init__(self) -> None:
+        self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
     def run(self, resumed: bool = False) -> Iterator[Event]:
         """Train to the end, or until `control` says stop."""
         self._saved_at = self.progress.step if resumed else 0
@@ -89,7 +92,7 @@ class Loop:
                 break
             if self._epoch_begins():
                 yield from self._tell(EpochStart(self.progress.step, epoch=self._epoch(self.progress.step)))
-            yield from self._tell(self._take(meters.timed(pending), meters, guard))
+            yield from self._tell(self.take(meters.timed(pending), meters, guard))
         yield End(self.progress.step, *self._outcome())
 
     def _tell(self, event: Event) -> Iterator[Event]:
@@ -100,7 +103,7 @@ class Loop:
 
     # One update -------------------------------------------------------------------------------------
 
-    def _take(self, update: Update, meters: Meters, guard: FiniteGuard) -> Updated:
+    def take(self, update: Update, meters: Meters, guard: FiniteGuard) -> Updated:
         """Compute an update's gradients and move the weights, unless a number in it is not finite."""
         update.require_items()
         seed_everything(
@@ -132,13 +135,13 @@ class Loop:
     def _clip_gradients(self) -> torch.Tensor:
         """Bound the gradient's norm, and return what it was."""
         limit = self.spec.train.clip_norm or float("inf")
-        norm: torch.Tensor = self.accelerator.clip_grad_norm_(self.model.parameters(), limit)
+        norm: torch.Tensor = self.accelerator.clip_grad_norm_(self.parameters, limit)
         return norm
 
     def _read(self, update: Update, norm: torch.Tensor, meters: Meters) -> dict[str, Any]:
         """Read this update's numbers off the device: the only place in the loop that waits for it."""
-        names = sorted(update.terms)
-        values = torch.stack([update.terms[name].detach().float() for name in names])
+        names, nothing = sorted(update.totals), torch.zeros((), device=self.accelerator.device)
+        values = torch.stack([update.terms.get(name, nothing).float() for name in names])
         if self.accelerator.num_processes > 1:
             values = self.accelerator.reduce(values, "sum")
         *terms, grad_norm = torch.cat([values, norm.detach().float().reshape(1)]).tolist()

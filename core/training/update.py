@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -44,15 +45,17 @@ class Update:
     def backward(self, terms: dict[str, torch.Tensor], batch: MicroBatch) -> None:
         """Add the gradients of a micro-batch's loss terms."""
         shares = self.shares(batch)
-        parts = {name: term * shares[name] for name, term in terms.items() if shares[name]}
-        if not parts:
-            # Nothing to predict here; but other processes wait for this one's gradients.
-            parts = {name: torch.nan_to_num(term) * 0.0 for name, term in terms.items()}
-        for name, part in parts.items():
-            self.terms[name] = self.terms.get(name, 0.0) + part.detach()
-        loss = sum(parts.values(), start=torch.zeros((), device=self.accelerator.device))
+        counted = {name: term for name, term in terms.items() if shares[name]}
+        for name, term in counted.items():
+            part = term.detach() * shares[name]
+            self.terms[name] = self.terms[name] + part if name in self.terms else part
         # Gradients are averaged over processes where they should be added.
-        self.accelerator.backward(loss * self.accelerator.num_processes)
+        processes = self.accelerator.num_processes
+        parts = [term * (shares[name] * processes) for name, term in counted.items()]
+        if not parts:
+            # Nothing to predict here, where a mean is NaN; but other processes wait for this one's gradients.
+            parts = [torch.nan_to_num(term) * 0.0 for term in terms.values()]
+        self.accelerator.backward(reduce(torch.add, parts))
 
     def shares(self, batch: MicroBatch) -> dict[str, float]:
         """The share of `batch` in the items of each term."""
@@ -61,7 +64,8 @@ class Update:
     @property
     def loss(self) -> torch.Tensor:
         """The loss of the update, as far as this process has a part in it."""
-        return sum(self.terms.values(), start=torch.zeros((), device=self.accelerator.device))
+        none = torch.zeros((), device=self.accelerator.device)
+        return reduce(torch.add, self.terms.values()) if self.terms else none
 
     def require_items(self) -> None:
         """Refuse an update in which there is nothing to predict: its loss would be 0 / 0."""

@@ -1,0 +1,118 @@
+"""`recipe run --dry`: what a run would do and cost, with a few of its updates measured and then forgotten."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from rich.console import Console
+from rich.table import Table
+
+from taskrecipe.core.run import Prepared, prepare
+from taskrecipe.core.spec.resolve import Resolved
+from taskrecipe.core.training.assembly import Assembled, assemble, warmup_updates
+from taskrecipe.core.training.events import Saved
+from taskrecipe.core.training.finite import FiniteGuard
+from taskrecipe.core.training.loop import Loop
+from taskrecipe.core.training.meters import Meters
+
+MEASURED = 5
+"""Updates that are measured; the first is left out of the time, since it also warms up."""
+
+
+def print_plan(resolved: Resolved, accelerator: Accelerator) -> None:
+    """Print the plan; nothing of it is kept."""
+    with tempfile.TemporaryDirectory() as scratch:
+        prepared = prepare(resolved, accelerator, Path(scratch))
+        parts = assemble(resolved.spec, prepared.recipe, prepared.module, prepared.rows, accelerator)
+        lines = {**_sizes(resolved, prepared, parts), **_costs(resolved, prepared, parts, accelerator)}
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in lines.items():
+        table.add_row(name, value)
+    if accelerator.is_main_process:
+        Console(highlight=False, soft_wrap=True).print(table)
+
+
+def _sizes(resolved: Resolved, prepared: Prepared, parts: Assembled) -> dict[str, str]:
+    """What is known without running anything."""
+    spec, loaded = resolved.spec, prepared.loaded
+    trained = sum(p.numel() for p in prepared.module.parameters() if p.requires_grad)
+    lengths = None if spec.data.streaming else prepared.recipe.lengths(prepared.rows["train"])
+    lines = {
+        "recipe": spec.recipe,
+        "data": loaded.origin,
+        "rows": ", ".join(f"{split} {_size(rows)}" for split, rows in prepared.rows.items()),
+        "updates": f"{parts.total:,}" + (f" ({parts.per_epoch:,} an epoch)" if parts.per_epoch else ""),
+        "warmup": f"{warmup_updates(spec, parts.total):,} updates",
+        "batch": f"{spec.train.batch_size} rows an update, in {spec.train.accumulate} micro-batches a process",
+        "parameters": f"{trained:,} trained of {sum(p.numel() for p in prepared.module.parameters()):,}",
+        "best by": f"{parts.best_metric[0]} ({parts.best_metric[1]})",
+    }
+    if lengths is not None:
+        lines["tokens an epoch"] = f"{sum(lengths):,}"
+    return lines
+
+
+def _costs(resolved: Resolved, prepared: Prepared, parts: Assembled, accelerator: Accelerator) -> dict[str, str]:
+    """What a few updates tell about time, memory and disk."""
+    loop = Loop(
+        spec=resolved.spec,
+        recipe=prepared.recipe,
+        accelerator=accelerator,
+        save=lambda: Saved(0, "", 0, 0.0),
+        **vars(parts),
+    )
+    loop.model.train()
+    seconds = _measure(loop, accelerator)
+    state = sum(t.numel() * t.element_size() for t in loop.module.state_dict().values())
+    state += sum(
+        value.numel() * value.element_size()
+        for slots in loop.optimizer.state_dict()["state"].values()
+        for value in slots.values()
+        if hasattr(value, "numel")
+    )
+    free = shutil.disk_usage(Path.cwd()).free
+    kept = resolved.spec.checkpoint.keep + 1  # a new one is written before an old one goes
+    return {
+        "checkpoint": f"{_bytes(state)} each, {_bytes(state * kept)} at the most; {_bytes(free)} free here",
+        "memory": f"{Meters(accelerator.device).read()['memory_mb']:,.0f} MiB at the peak so far",
+        "an update": f"{seconds * 1000:.1f} ms",
+        "training": f"about {_duration(seconds * parts.total)}, evaluations not counted",
+    }
+
+
+def _measure(loop: Loop, accelerator: Accelerator) -> float:
+    """Seconds of an update: the median of a few."""
+    times = []
+    meters, guard = Meters(accelerator.device), FiniteGuard(loop.optimizer)
+    for update in islice(loop.updates(0), min(MEASURED, loop.total)):
+        start = time.perf_counter()
+        loop.take(update, meters, guard)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:] or times)
+
+
+def _size(rows: Any) -> str:
+    return f"{len(rows):,}" if hasattr(rows, "__len__") else "streamed"
+
+
+def _bytes(amount: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.1f} {unit}" if unit != "B" else f"{amount:.0f} B"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
