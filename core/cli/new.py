@@ -21,8 +21,8 @@ def new(name: str, path: Path | None, *, force: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path} exists already; choose another path, or overwrite it by --force") from None
     except OSError as error:
+        if isinstance(error, FileExistsError) and path.exists():
+            raise UsageError(f"{path} exists already; choose another path, or overwrite it by --force") from None
         raise UsageError(f"{path} can't be written: {error.strerror}") from None
     typer.echo(f"{path} written; next: recipe validate {path}")

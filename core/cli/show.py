@@ -51,7 +51,7 @@ def _unknown(name: str) -> UsageError:
 def _show_recipe(card: Card) -> None:
     _print_head(card.plugin, card.recipe)
     _print_keys("[task]", card.options)
-    _print_facts("Metrics (the first decides the best checkpoint, unless [evaluate].best does)", card, _metrics)
+    _print_facts("Metrics, the first deciding the best by default", card, _metrics)
     _print_facts("Columns", card, _columns)
     _print_facts("Splits", card, _splits)
     typer.echo()
