@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PlainValidator, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
+from taskrecipe.core.errors import PluginError, RecipeError
 from taskrecipe.core.plugins import Callback, Optimizer, Schedule, Tracker
-from taskrecipe.core.registry import Group, NameClashError, Registry, UnknownNameError, installed
+from taskrecipe.core.registry import Group, NameClashError, Plugin, Registry, UnknownNameError, installed
 from taskrecipe.core.spec.table import LARGEST, Count, HubOrPath, LocalPath, Share, Table, TaskOptions, Text
 
 SPEC_VERSION = 1
+
+_Model = TypeVar("_Model", bound=Table)
 
 Every = Literal["epoch"] | Count
 Scalar = bool | int | float | str
@@ -22,12 +25,16 @@ class Model(Table):
 
     name: HubOrPath | None = Field(default=None, description="A hub id, or a folder in the Hugging Face layout.")
     type: Text | None = Field(
-        default=None, description="Instead of a name: an architecture such as 'gpt2', built from [model.config] at random."
+        default=None,
+        description="Instead of a name: an architecture such as 'gpt2', built from [model.config] at random.",
     )
-    revision: Text | None = Field(default=None, description="Commit, tag or branch of the hub id; pin a commit to be exact.")
+    revision: Text | None = Field(
+        default=None, description="Commit, tag or branch of the hub id; pin a commit to be exact."
+    )
     pretrained: bool = Field(default=True, description="false: keep the architecture, start from random weights.")
     config: dict[str, Scalar | list[Scalar]] = Field(
-        default={}, description="Values of the model's own configuration to replace, e.g. hidden_size; unknown ones are refused."
+        default={},
+        description="Values of the model's own configuration to replace, e.g. hidden_size; unknown ones are refused.",
     )
     processor: HubOrPath | None = Field(
         default=None, description="Hub id or folder of the tokenizer or image processor, where it is not the model's."
@@ -39,46 +46,65 @@ class Data(Table):
 
     path: Text | None = Field(default=None, description="A data set's hub id.")
     name: Text | None = Field(default=None, description="The configuration of the hub data set, such as 'mrpc'.")
-    revision: Text | None = Field(default=None, description="Commit, tag or branch of the hub id; pin a commit to be exact.")
+    revision: Text | None = Field(
+        default=None, description="Commit, tag or branch of the hub id; pin a commit to be exact."
+    )
     files: dict[Text, LocalPath | list[LocalPath]] = Field(
-        default={}, description="Local files of each split (globs allowed), relative to the spec: train = \"train.csv\"."
+        default={}, description='Local files of each split (globs allowed), relative to the spec: train = "train.csv".'
     )
     format: Literal["csv", "tsv", "jsonl", "parquet", "text", "imagefolder", "coco", "voc"] | None = Field(
         default=None, description="How the files are read; taken from their ending where not given."
     )
-    images: LocalPath | None = Field(default=None, description="Folder of the pictures that COCO or VOC annotations name.")
-    columns: dict[Text, Text] = Field(default={}, description="Column names: ours = \"theirs\".")
-    splits: dict[Text, Text] = Field(default={}, description="Split names: ours = \"theirs\".")
+    images: LocalPath | None = Field(
+        default=None, description="Folder of the pictures that COCO or VOC annotations name."
+    )
+    columns: dict[Text, Text] = Field(default={}, description='Column names: ours = "theirs".')
+    splits: dict[Text, Text] = Field(default={}, description='Split names: ours = "theirs".')
     limit: dict[Text, Count] = Field(default={}, description="Use only the first rows of a split: train = 500.")
     holdout: Share | None = Field(
         default=None, description="Share of the training rows set aside as validation, where there is no such split."
     )
-    streaming: bool = Field(default=False, description="Read rows as they come instead of storing them; needs [train].updates.")
-    workers: int = Field(default=0, ge=0, le=256, description="Processes that prepare batches beside the training process.")
+    streaming: bool = Field(
+        default=False, description="Read rows as they come instead of storing them; needs [train].updates."
+    )
+    workers: int = Field(
+        default=0, ge=0, le=256, description="Processes that prepare batches beside the training process."
+    )
     offline: Literal["error", "sample"] = Field(
         default="error", description="Where neither cache nor hub has the data or model: stop, or train on sample data."
     )
-    sample: bool = Field(default=False, description="Train on the recipe's own sample data and tiny model, whatever else is given.")
+    sample: bool = Field(
+        default=False, description="Train on the recipe's own sample data and tiny model, whatever else is given."
+    )
 
 
 class Train(Table):
     """`[train]`: what an update is, and how many there are."""
 
-    epochs: Count | None = Field(default=None, description="Passes over the training rows; with updates too, whichever ends first.")
+    epochs: Count | None = Field(
+        default=None, description="Passes over the training rows; with updates too, whichever ends first."
+    )
     updates: Count | None = Field(default=None, description="Optimizer updates; with epochs too, whichever ends first.")
     batch_size: Count = Field(default=32, description="Examples per update, over all processes and micro-batches.")
-    accumulate: Count = Field(default=1, description="Micro-batches an update is split into: memory changes, results don't.")
+    accumulate: Count = Field(
+        default=1, description="Micro-batches an update is split into: memory changes, results don't."
+    )
     learning_rate: float = Field(gt=0.0, le=1e10, description="The peak rate; the schedule multiplies it.")
     precision: Literal["no", "bf16", "fp16", "fp8"] = Field(default="no", description="Arithmetic of the forward pass.")
-    clip_norm: float = Field(default=1.0, ge=0.0, le=1e10, description="Largest norm of an update's gradient; 0 lifts the limit.")
+    clip_norm: float = Field(
+        default=1.0, ge=0.0, le=1e10, description="Largest norm of an update's gradient; 0 lifts the limit."
+    )
     order: Literal["shuffled", "bucketed", "sequential"] = Field(
         default="shuffled", description="Order of rows within an epoch; bucketed keeps like lengths together."
     )
-    label_smoothing: Share = Field(default=0.0, description="Share of probability spread over the other classes while training.")
+    label_smoothing: Share = Field(
+        default=0.0, description="Share of probability spread over the other classes while training."
+    )
     gradient_checkpointing: bool = Field(default=False, description="Compute activations twice to store fewer of them.")
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = Field(
-        default=None, description="Decay of a running average of the weights, which is then what is evaluated and exported."
+        default=None,
+        description="Decay of a running average of the weights, which is then what is evaluated and exported.",
     )
 
 
@@ -86,11 +112,19 @@ class Evaluate(Table):
     """`[evaluate]`: when to measure, and what the best is."""
 
     every: Every | Literal["end"] = Field(default="epoch", description="'epoch', a number of updates, or 'end'.")
-    batch_size: Count | None = Field(default=None, description="Rows per forward pass; by default that of a training micro-batch.")
-    splits: list[Text] | None = Field(default=None, min_length=1, description="Splits to measure on; by default the recipe's own.")
-    best: Text | None = Field(default=None, description="The metric that decides the best checkpoint; by default the recipe's first.")
+    batch_size: Count | None = Field(
+        default=None, description="Rows per forward pass; by default that of a training micro-batch."
+    )
+    splits: list[Text] | None = Field(
+        default=None, min_length=1, description="Splits to measure on; by default the recipe's own."
+    )
+    best: Text | None = Field(
+        default=None, description="The metric that decides the best checkpoint; by default the recipe's first."
+    )
     patience: Count | None = Field(default=None, description="Stop after this many evaluations without a better one.")
-    min_delta: float = Field(default=0.0, ge=0.0, le=1e10, description="By how much an evaluation must be better to count as better.")
+    min_delta: float = Field(
+        default=0.0, ge=0.0, le=1e10, description="By how much an evaluation must be better to count as better."
+    )
 
 
 class Checkpoint(Table):
@@ -116,8 +150,9 @@ class Launch(Table):
 def _by_recipe(value: Any, info: ValidationInfo) -> TaskOptions:
     if "recipe" not in info.data:  # that has a problem of its own; nothing can be said of the options
         return TaskOptions.model_construct()
-    options: type[TaskOptions] = _registry(info).recipe(info.data["recipe"]).Options
-    return options.model_validate(_plain(value), context=info.context)
+    plugin = _registry(info).find("recipes", info.data["recipe"])
+    options: type[TaskOptions] = plugin.load().Options
+    return _validated(options, _plain(value), plugin, info)
 
 
 def _by_name(group: Group, default: str | None = None) -> PlainValidator:
@@ -128,14 +163,15 @@ def _by_name(group: Group, default: str | None = None) -> PlainValidator:
         if not isinstance(table, dict):
             raise PydanticKnownError("dict_type")
         name = table.get("name", default)
-        plugin: type[Table] = _look_up(info, group, name, at=("name",))
-        return plugin.model_validate({**table, "name": name}, context=info.context)
+        plugin = _look_up(info, group, name, at=("name",))
+        model: type[Table] = plugin.load()
+        return _validated(model, {**table, "name": name}, plugin, info)
 
     return PlainValidator(validate)
 
 
 def _installed_recipe(name: str, info: ValidationInfo) -> str:
-    _look_up(info, "recipes", name)
+    _look_up(info, "recipes", name).load()
     return name
 
 
@@ -155,7 +191,7 @@ class Spec(RecipeChoice):
 
     spec_version: Literal[1] = Field(description="The version of this format.")
     seed: int = Field(default=42, ge=0, le=LARGEST, description="All randomness is a function of it.")
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] | None = Field(
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")] | None = Field(
         default=None, description="The run's name, and its folder's; by default the file's."
     )
     model: Model = Field(description="Which model.")
@@ -183,17 +219,27 @@ def _registry(info: ValidationInfo) -> Registry:
     return info.context["registry"] if info.context else installed()
 
 
-def _look_up(info: ValidationInfo, group: Group, name: Any, at: tuple[str, ...] = ()) -> Any:
-    """The plugin class of that name; a name that is unknown or ambiguous is a problem of the spec."""
+def _look_up(info: ValidationInfo, group: Group, name: Any, at: tuple[str, ...] = ()) -> Plugin:
+    """The plugin of that name; a name that is unknown or ambiguous is a problem of the spec."""
     if not isinstance(name, str):
         raise _problem(at, "missing" if name is None else "string_type", name)
     try:
-        return _registry(info).find(group, name).load()
+        return _registry(info).find(group, name)
     except (UnknownNameError, NameClashError) as error:
         code = "unknown" if isinstance(error, UnknownNameError) else "ambiguous"
-        context = {"candidates": error.known if isinstance(error, UnknownNameError) else error.owners}
-        message = str(error).replace("{", "{{").replace("}", "}}")
-        raise _problem(at, PydanticCustomError(f"{code}-{group[:-1]}", message, context), name) from None
+        candidates = error.known if isinstance(error, UnknownNameError) else error.owners
+        context = {"message": str(error), "candidates": candidates}
+        raise _problem(at, PydanticCustomError(f"{code}-{group[:-1]}", "{message}", context), name) from None
+
+
+def _validated(model: type[_Model], values: Any, plugin: Plugin, info: ValidationInfo) -> _Model:
+    try:
+        return model.model_validate(values, context=info.context)
+    except (ValidationError, RecipeError):
+        raise
+    except Exception as cause:  # of a validator of the plugin's own
+        message = f"{plugin.describe()} failed to check its table: {type(cause).__name__}: {cause}"
+        raise PluginError(message) from cause
 
 
 def _problem(at: tuple[str, ...], kind: str | PydanticCustomError, value: Any) -> ValidationError:

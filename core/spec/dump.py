@@ -1,0 +1,56 @@
+"""Writing a whole spec, defaults too, as TOML that says where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tomlkit
+from tomlkit.container import Container
+from tomlkit.items import Item, Table
+
+from taskrecipe.core.spec.diagnostics import visible
+from taskrecipe.core.spec.keypath import KeyPath
+from taskrecipe.core.spec.layers import Origin
+from taskrecipe.core.spec.spec import Spec
+
+OriginOf = Callable[[KeyPath], Origin]
+
+
+def to_toml(spec: Spec, origin: OriginOf) -> str:
+    """The spec as a file that needs no parent, `--set` or default."""
+    values = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    document = tomlkit.document()
+    _fill(document, {"spec_version": spec.spec_version, **values}, (), origin)
+    return tomlkit.dumps(document)
+
+
+def _fill(table: Container | Table, values: dict[str, Any], path: KeyPath, origin: OriginOf) -> None:
+    for key in sorted(values, key=lambda key: _has_header(values[key])):  # else a key would fall into a table before it
+        value, here = values[key], (*path, key)
+        if not _has_header(value):
+            table.add(key, _commented(value, here, origin))
+        elif isinstance(value, dict):
+            table.add(key, _table(value, here, origin))
+        else:
+            tables = tomlkit.aot()
+            for index, element in enumerate(value):
+                tables.append(_table(element, (*here, index), origin))
+            table.add(key, tables)
+
+
+def _has_header(value: Any) -> bool:
+    """Whether a value is written as a table, or several, of its own."""
+    elements = value if isinstance(value, list) else [value]
+    return bool(value) and all(isinstance(element, dict) for element in elements)
+
+
+def _table(values: dict[str, Any], path: KeyPath, origin: OriginOf) -> Table:
+    table = tomlkit.table()
+    _fill(table, values, path, origin)
+    return table
+
+
+def _commented(value: Any, path: KeyPath, origin: OriginOf) -> Item:
+    item = tomlkit.inline_table() if value == {} else tomlkit.item(value)
+    return item.comment(visible(str(origin(path))))

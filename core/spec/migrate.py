@@ -1,0 +1,94 @@
+"""Files of other versions of the format: what is said of them, and rewriting older ones in place."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taskrecipe.core.errors import SpecError
+from taskrecipe.core.spec.diagnostics import Problem, shown
+from taskrecipe.core.spec.source import Source, read
+from taskrecipe.core.spec.spec import SPEC_VERSION
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+Migration = Callable[["TOMLDocument"], None]
+
+MIGRATIONS: dict[int, Migration] = {}
+"""What makes a document of each older version one of the next; it changes the document, and keeps comments."""
+
+
+def require_version(sources: Sequence[Source], migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
+    """Refuse files of another version, before the rest: what else is wrong with them can't be told."""
+    problems = [problem for source in sources if (problem := _version_problem(source, migrations))]
+    if problems:
+        raise SpecError(problems)
+
+
+def migrate(path: Path, migrations: Mapping[int, Migration] = MIGRATIONS) -> bool:
+    """Rewrite the file at `path` for this version, comments kept; False if it was of this version already."""
+    source = read(path)
+    version = _version(source)
+    if version is None:
+        message = f"spec_version must be an integer that says what the file was written for, such as {SPEC_VERSION}"
+        raise SpecError([source.problem(source.positions.of_value(("spec_version",)), "missing-key", message)])
+    if version == SPEC_VERSION:
+        return False
+    if not _can_migrate(version, migrations):
+        require_version([source], migrations)
+    _replace(path, _migrated(source.text, version, migrations))
+    return True
+
+
+def _migrated(text: str, version: int, migrations: Mapping[int, Migration]) -> str:
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    for step in range(version, SPEC_VERSION):
+        migrations[step](document)
+        document["spec_version"] = step + 1
+    return tomlkit.dumps(document)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put `text` in the place of the file, all of it or nothing; a link goes on pointing to the file."""
+    target = path.resolve()
+    newline = "\r\n" if b"\r\n" in target.read_bytes() else "\n"
+    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8", newline=newline) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, target.stat().st_mode)  # noqa: PTH101
+            os.replace(file.name, target)  # noqa: PTH105
+        except BaseException:
+            os.unlink(file.name)  # noqa: PTH108
+            raise
+
+
+def _version(source: Source) -> int | None:
+    version = source.values.get("spec_version")
+    return version if isinstance(version, int) and not isinstance(version, bool) else None
+
+
+def _can_migrate(version: int, migrations: Mapping[int, Migration]) -> bool:
+    steps = range(version, SPEC_VERSION) if version >= min(migrations, default=SPEC_VERSION) else ()
+    return bool(steps) and all(step in migrations for step in steps)
+
+
+def _version_problem(source: Source, migrations: Mapping[int, Migration]) -> Problem | None:
+    version = _version(source)
+    if version is None or version == SPEC_VERSION:
+        return None
+    if _can_migrate(version, migrations):
+        advice = f"`recipe migrate {source.name}` rewrites it"
+    elif version > SPEC_VERSION:
+        advice = "a newer taskrecipe reads it"
+    else:
+        advice = "there was never such a version"
+    message = f"spec_version is {shown(version)} and this taskrecipe reads {SPEC_VERSION}: {advice}"
+    return source.problem(source.positions.of_value(("spec_version",)), "spec-version", message)

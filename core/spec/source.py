@@ -1,0 +1,174 @@
+"""Reading TOML that may be anything: a FIFO, ten megabytes, nested beyond reason.
+
+What could hang or crash the parser is refused before it starts; whatever is wrong becomes a problem with a place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tomllib
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from taskrecipe.core.errors import SpecError
+from taskrecipe.core.spec import positions
+from taskrecipe.core.spec.diagnostics import Problem
+from taskrecipe.core.spec.positions import TOP, Positions, Span
+
+LARGEST_FILE = 1024 * 1024
+DEEPEST = 32
+"""Tables and lists within one another, and parts of a dotted key."""
+
+Kind = Literal["file", "parent", "set", "sample"]
+
+
+class Source:
+    """One TOML text: its values, and the place of each."""
+
+    def __init__(self, name: str, text: str, values: dict[str, Any], folder: Path, kind: Kind) -> None:
+        self.name, self.text, self.values, self.folder, self.kind = name, text, values, folder, kind
+
+    @classmethod
+    def parse(cls, name: str, text: str, folder: Path, kind: Kind) -> Source:
+        """Parse `text`; `SpecError` if it is not TOML, or more of it than a spec needs."""
+        source = cls(name, text, {}, folder, kind)
+        source.values = _parse(source)
+        return source
+
+    @cached_property
+    def positions(self) -> Positions:
+        """The place of every key and value."""
+        return positions.locate(self.text)
+
+    def problem(self, span: Span, code: str, message: str, suggestion: str | None = None) -> Problem:
+        """A problem at a place of this text."""
+        lines = self.text.split("\n")
+        line = lines[span.line - 1] if span.line <= len(lines) else ""
+        return Problem(self.name, span.line, span.column, code, message, suggestion, line, span.width)
+
+
+def read(path: Path, kind: Kind = "file") -> Source:
+    """Read and parse a file; it is refused by `SpecError` if that can't be done safely."""
+    name = str(path)
+    text = _decode(_bytes(path), name)
+    return Source.parse(name, text, Path(os.path.abspath(path)).parent, kind)  # noqa: PTH100 - links stay as they are
+
+
+def _bytes(path: Path) -> bytes:
+    """The content of a regular file within the limit."""
+    name = str(path)
+    try:
+        with open(path, "rb", opener=_open_file) as file:
+            content = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _refused(name, "unreadable", f"can't be read: {reason[:1].lower()}{reason[1:]}") from None
+    if len(content) > LARGEST_FILE:
+        raise _refused(name, "too-large", f"larger than {LARGEST_FILE // 1024} KiB, which no spec needs to be")
+    return content
+
+
+def _open_file(path: str, flags: int) -> int:
+    """Open a regular file and nothing else, without waiting for the other end of a FIFO."""
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise OSError(0, "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file")
+    return handle
+
+
+def _decode(content: bytes, name: str) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _refused(name, "syntax", "is UTF-16; TOML is UTF-8: save it as that")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8", "replace")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message = f"byte 0x{content[error.start]:02x} is not UTF-8, which TOML is: save the file as that"
+        raise SpecError([Problem(name, line, column, "syntax", message)]) from None
+
+
+def _parse(source: Source) -> dict[str, Any]:
+    if span := _excess(source.text):
+        message = f"nesting and dotted keys may have {DEEPEST} levels at the most"
+        raise SpecError([source.problem(span, "too-large", message)])
+    try:
+        values = tomllib.loads(source.text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(_syntax_problems(source, error)) from None
+    if _deeper_than(values, DEEPEST):
+        raise SpecError([source.problem(TOP, "too-large", f"tables may be nested {DEEPEST} deep at the most")])
+    if not values:
+        advice = "the file has no keys; `recipe new NAME` writes a spec to start from"
+        raise SpecError([source.problem(TOP, "empty-file", advice)])
+    return values
+
+
+# Strings that don't end run to the end of the text: the parser stops there too, so nothing hides behind them.
+_TOKEN = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)'
+    r"|'''(?:[^']|'(?!''))*+(?:'''|\Z)"
+    r'|"(?:[^"\\\n]|\\[^\n])*+"?'
+    r"|'[^'\n]*+'?"
+    r"|\#[^\n]*+"
+    r"|[][{}.=,\n]",
+    re.DOTALL,
+)
+
+
+def _excess(text: str) -> Span | None:
+    """Where brackets or the dots of a key exceed the limit, which the parser would need ages or too much stack for."""
+    if text.count("[") + text.count("{") <= DEEPEST and text.count(".") < DEEPEST:
+        return None
+    depth = dots = 0
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if mark == ".":
+            dots += 1
+        elif mark in ("[", "{"):
+            depth += 1
+        elif mark in ("]", "}"):
+            depth -= 1
+        if mark in ("=", ",", "\n", "[", "{"):
+            dots = 0
+        if depth > DEEPEST or dots >= DEEPEST:
+            start = token.start()
+            return Span(text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
+    return None
+
+
+def _deeper_than(value: Any, limit: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return False
+    if limit == 0:
+        return True
+    return any(_deeper_than(item, limit - 1) for item in (value.values() if isinstance(value, dict) else value))
+
+
+_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def _syntax_problems(source: Source, error: Exception) -> list[Problem]:
+    twice = source.positions.twice
+    if twice:
+        return [
+            source.problem(again, "duplicate-key", f"'{path[-1]}' is given twice, first in line {first.line}")
+            for path, first, again in twice
+        ]
+    message, place = str(error), _PLACE.search(str(error))
+    span = TOP
+    if place:
+        message = message[: place.start()]
+        last = source.text.rstrip("\n")
+        end = (last.count("\n") + 1, len(last) - last.rfind("\n"))
+        span = Span(*(int(place[1]), int(place[2])) if place[1] else end)
+    return [source.problem(span, "syntax", f"not TOML: {message[:1].lower()}{message[1:]}")]
+
+
+def _refused(name: str, code: str, message: str) -> SpecError:
+    return SpecError([Problem(name, 1, 1, code, message)])
