@@ -22,33 +22,28 @@ def replace(path: Path, data: bytes) -> None:
     with naming_full_disk(path, len(data)), removed_on_failure(temporary):
         temporary.unlink(missing_ok=True)  # of a write that was killed
         write_new(temporary, [data])
+        sync(temporary)
         temporary.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
 
 
 def write_new(path: Path, buffers: Iterable[Buffer]) -> None:
-    """Write a file that isn't there yet, and return once the disk has it."""
+    """Write a file that isn't there yet. The disk has it only after `sync`."""
     with path.open("xb") as file:
         file.writelines(buffers)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Return once the disk has the names in this folder."""
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_tree(path: Path) -> None:
-    """Return once the disk has every file in this folder and below."""
+    """Return once the disk has everything in this folder and below."""
     for folder, _, files in os.walk(path):
         for name in files:
-            _sync(Path(folder, name), os.O_RDONLY)
-        sync_folder(Path(folder))
+            sync(Path(folder, name))
+        sync(Path(folder))
 
 
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+def sync(path: Path) -> None:
+    """Return once the disk has this file's content, or the names in this folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,16 +3,19 @@
 A commit is written beside the others under a name that means nothing, reaches the disk whole, and is renamed then.
 So whatever is called `step-N` is complete, whenever the process was killed. Pointers move after that, and old
 checkpoints go last: renamed first, then deleted. Only a folder that proves to be this run's own is ever deleted.
+
+Training stands still only while the bytes are handed to the system. Checksums are taken, and the disk is waited for,
+in other threads; the commit counts once they are done.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,46 +23,66 @@ from taskrecipe.core import durable
 from taskrecipe.core.checkpoints import manifest as manifests
 from taskrecipe.core.checkpoints import tensorfile
 from taskrecipe.core.checkpoints.checkpoint import Checkpoint, find, steps
-from taskrecipe.core.checkpoints.manifest import DamagedCheckpointError, FileRecord, Manifest
+from taskrecipe.core.checkpoints.draft import Draft
+from taskrecipe.core.checkpoints.manifest import DamagedCheckpointError
 from taskrecipe.core.durable import Buffer
 from taskrecipe.core.errors import DiskFullError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["Checkpoint", "Checkpoints", "Contents"]
+
+Contents = Mapping[str, "bytes | Mapping[str, torch.Tensor]"]
+"""A file's name to its bytes or its tensors."""
 
 MARGIN = 16 * 2**20
 """Bytes to be left free beside a checkpoint, for the log and what else a run writes."""
 
 
 class Checkpoints:
-    """The checkpoints in one run's folder; `keep` is how many of the newest stay, besides the best."""
+    """The checkpoints in one run's folder; `keep` is how many of the newest stay, besides the best.
+
+    One process writes at a time, the one that holds the run folder's lock.
+    """
 
     def __init__(self, folder: Path, *, keep: int, run_id: str, spec_hash: str) -> None:
         self.folder, self.keep, self.run_id, self.spec_hash = folder, keep, run_id, spec_hash
         self._temporary, self._trash = f".tmp-{run_id}-", f".trash-{run_id}-"
+        self._threads = ThreadPoolExecutor(8, thread_name_prefix="checkpoint")
+        self._pending: Future[Checkpoint] | None = None
         self._settled = False
 
-    def commit(
-        self, step: int, contents: Mapping[str, bytes | Mapping[str, torch.Tensor]], *, best: int | None
-    ) -> Checkpoint:
-        """Save `contents` (a file's name to its bytes or tensors) as the checkpoint of `step`, the new `last`.
+    def commit(self, step: int, contents: Contents, *, best: int | None) -> Checkpoint:
+        """Save `contents` as the checkpoint of `step`, and return once the disk has it."""
+        future = self.begin(step, contents, best=best)
+        self.wait()
+        return future.result()
 
-        `best` is the step of the best one so far. By one process alone, which holds the run folder's lock.
+    def begin(self, step: int, contents: Contents, *, best: int | None) -> Future[Checkpoint]:
+        """Take `contents` as they are now for the checkpoint of `step`; what remains goes on beside the training.
+
+        `best` is the step of the best checkpoint so far. A failure of an earlier one is raised here, or by `wait`.
         """
+        self.wait()
         files = {name: _buffers(content) for name, content in contents.items()}
-        needed = sum(len(buffer) for buffers in files.values() for buffer in buffers)
-        with durable.naming_full_disk(self.folder / f"step-{step}", needed):
+        size = sum(len(buffer) for buffers in files.values() for buffer in buffers)
+        draft = Draft(self.folder / f"{self._temporary}{step}", self._threads)
+        with durable.naming_full_disk(self.folder / f"step-{step}", size):
             self._settle()
-            checkpoint = self._publish(step, files)
-            self._point("last", step)
-            self._point("best", best)
-            self._prune(protected={step, best})
-        return checkpoint
+            draft.write(files)
+        self._pending = self._threads.submit(self._finish, draft, step, best, size)
+        return self._pending
+
+    def wait(self) -> None:
+        """Return once the checkpoint that was begun is committed; raises what went wrong with it."""
+        if self._pending is not None:
+            [checkpoint], self._pending = futures.wait([self._pending]).done, None
+            checkpoint.result()
 
     def newest(self, on_damage: Callable[[str], None]) -> Checkpoint | None:
         """The newest that verifies, to resume from; `on_damage` is told about each one that is passed over."""
+        self.wait()
         self._settle()
         for _, path in reversed(steps(self.folder)):
             try:
@@ -74,6 +97,7 @@ class Checkpoints:
 
     def at(self, name: str) -> Checkpoint:
         """The checkpoint called `name`: "best", "last", "step-12"."""
+        self.wait()
         return find(self.folder, name)
 
     def foresee(self, checkpoint_bytes: int) -> None:
@@ -84,15 +108,16 @@ class Checkpoints:
 
     # A commit, step by step -------------------------------------------------------------------------
 
-    def _publish(self, step: int, files: dict[str, list[Buffer]]) -> Checkpoint:
-        temporary, path = self.folder / f"{self._temporary}{step}", self.folder / f"step-{step}"
-        with durable.removed_on_failure(temporary):
-            manifest = Manifest(self.run_id, step, self.spec_hash, _write(temporary, files))
-            durable.write_new(temporary / manifests.NAME, [manifest.render()])
-            durable.sync_folder(temporary)
-        self._clear_way(path)
-        temporary.rename(path)  # if it doesn't come to this, the folder is complete, and `_settle` renames it
-        durable.sync_folder(self.folder)
+    def _finish(self, draft: Draft, step: int, best: int | None, size: int) -> Checkpoint:
+        path = self.folder / f"step-{step}"
+        with durable.naming_full_disk(path, size):
+            manifest = draft.seal(self.run_id, step, self.spec_hash)
+            self._clear_way(path)
+            draft.folder.rename(path)  # if it doesn't come to this, the folder is complete, and `_settle` renames it
+            durable.sync(self.folder)
+            self._point("last", step)
+            self._point("best", best)
+            self._prune(protected={step, best})
         return Checkpoint(path, manifest)
 
     def _clear_way(self, path: Path) -> None:
@@ -159,25 +184,6 @@ class Checkpoints:
 
 def _buffers(content: bytes | Mapping[str, torch.Tensor]) -> list[Buffer]:
     return [content] if isinstance(content, bytes) else tensorfile.encode(content)
-
-
-def _write(folder: Path, files: dict[str, list[Buffer]]) -> dict[str, FileRecord]:
-    """Write all files at once and take their checksums meanwhile; neither holds up the other threads."""
-    durable.remove(folder)
-    folder.mkdir()
-    with ThreadPoolExecutor(2 * len(files)) as pool:
-        writes = [pool.submit(durable.write_new, folder / name, buffers) for name, buffers in files.items()]
-        records = {name: pool.submit(_record, buffers) for name, buffers in files.items()}
-        for write in writes:
-            write.result()
-        return {name: record.result() for name, record in records.items()}
-
-
-def _record(buffers: list[Buffer]) -> FileRecord:
-    digest = hashlib.sha256()
-    for buffer in buffers:
-        digest.update(buffer)
-    return FileRecord(sum(len(buffer) for buffer in buffers), digest.hexdigest())
 
 
 def _verifies(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The safetensors format: writing it straight from memory, and finding tensors in it without torch.
 
-The library's own writer keeps its bytes to itself and turns a full disk into a text. Knowing the bytes beforehand
-lets the checksum be taken while they are written, and keeps the error's number. Loading is left to the library.
+The library's own writer turns a full disk into a text without its number, and makes files that only their owner can
+read. Loading is left to the library.
 """
 
 from __future__ import annotations
