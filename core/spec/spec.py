@@ -189,7 +189,7 @@ class RecipeChoice(Table):
 class Spec(RecipeChoice):
     """A whole run."""
 
-    spec_version: Literal[1] = Field(description="The version of this format.")
+    spec_version: int = Field(ge=SPEC_VERSION, le=SPEC_VERSION, description="The version of this format.")
     seed: int = Field(default=42, ge=0, le=LARGEST, description="All randomness is a function of it.")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")] | None = Field(
         default=None, description="The run's name, and its folder's; by default the file's."
