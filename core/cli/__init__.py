@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -10,15 +11,35 @@ def main() -> None:
     from taskrecipe.core.errors import RecipeError
 
     try:
-        from taskrecipe.core.cli.app import app
+        if _is_plain_validate(sys.argv[1:]):
+            _validate(sys.argv[2:])
+        else:
+            from taskrecipe.core.cli.app import app
 
-        app(prog_name="recipe")
+            app(prog_name="recipe")
     except RecipeError as error:
         sys.stdout.flush()
         print(_message(error), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # who reads our output has seen enough; nothing may be flushed to it at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _is_plain_validate(arguments: list[str]) -> bool:
+    """Whether this is `recipe validate PATH…`, as hooks and CI call it all day: not worth loading a parser for."""
+    return len(arguments) > 1 and arguments[0] == "validate" and not any(a.startswith("-") for a in arguments)
+
+
+def _validate(paths: list[str]) -> None:
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes longer than a spec
+    from taskrecipe.core.cli.validate import validate
+
+    code = validate(paths, "text")
+    sys.stdout.flush()
+    sys.exit(code)
 
 
 def _message(error: Exception) -> str:

@@ -124,11 +124,12 @@ def explain(
     spec: SpecFile,
     key: Annotated[str, typer.Argument(help="A dotted key or a table.", autocompletion=completion.keys)],
     sets: Sets = None,
+    sample: Annotated[bool, typer.Option("--sample", help="As with recipe run --sample.")] = False,
 ) -> None:
     """Say what a key's value is, where it came from, and what is allowed."""
     from taskrecipe.core.cli.explain import explain
 
-    explain(spec, key, sets or [])
+    explain(spec, key, sets or [], sample=sample)
 
 
 @app.command(rich_help_panel=SPECS)

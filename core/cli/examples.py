@@ -34,6 +34,7 @@ def _bundled(name: str) -> Path | None:
         for path in folder().rglob("*.toml")
         if (spec := tomllib.loads(path.read_text(encoding="utf-8"))).get("recipe") == name
         and "extends" not in spec
+        and not path.name.startswith("_")
         and not spec.get("data", {}).get("files")
     ]
     return min(ranked)[-1] if ranked else None

@@ -109,20 +109,30 @@ def allowed(schema: Schema) -> str:
 def _bounds(schema: Schema) -> list[str]:
     signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
     given = {sign: schema[key] for key, sign in signs.items() if schema.get(key, LARGEST) != LARGEST}
-    bounds = [f"{sign} {value if isinstance(value, int) else f'{value:g}'}" for sign, value in given.items()]
+    bounds = [f"{sign} {value if isinstance(value, int) else _short(value)}" for sign, value in given.items()]
     return [*bounds, f"like {schema['pattern']}"] if "pattern" in schema else bounds
+
+
+def _short(number: float) -> str:
+    return f"{number:g}".replace("e+", "e").replace("e0", "e").replace("e-0", "e-")
 
 
 def toml(value: Any) -> str:
     """Write a value as TOML does, on one line."""
     import tomlkit
 
+    value = plain(value)
     if isinstance(value, dict):
         pairs = (f"{tomlkit.key(key).as_string()} = {toml(inner)}" for key, inner in value.items())
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(toml(element) for element in value)}]"
     return tomlkit.item(value).as_string()
+
+
+def plain(value: Any) -> Any:
+    """A table as a dictionary of what is set in it; anything else as it is."""
+    return value.model_dump(mode="json", by_alias=True, exclude_none=True) if isinstance(value, BaseModel) else value
 
 
 def _smallest(schema: Schema) -> Any:
