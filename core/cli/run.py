@@ -40,12 +40,12 @@ def run(
         resolved, ["run", str(path), *_options(sets=sets, out=out, resume=resume, sample=sample, dry=dry)]
     ):
         return
-    reason = "asked for" if resolved.spec.data.sample else _why_sample(resolved)
+    why_not = _why_not(resolved)
     accelerator = _start(resolved)
-    reason = _agreed(accelerator, reason)
-    if reason:
+    why_not = _agreed(accelerator, why_not)
+    if why_not:
         resolved = resolve(path, sets, sample=True)
-        _say(accelerator, SAMPLE_BANNER.format(reason=reason))
+    _warn_of_sample(accelerator, resolved, why_not)
     if dry:
         from taskrecipe.core.plan import print_plan
 
@@ -63,14 +63,9 @@ def resume(folder: Path, *, sets: Sequence[str], allow: Sequence[str], processes
     resolved = resolve(place.path / "spec.toml", sets)
     if _launch_if_many(resolved, ["resume", str(folder), *_options(sets=sets, allow=allow)]):
         return
-    if resolved.spec.data.sample:
-        reason = "as when it began"
-    else:
-        reason = None
-        _why_sample(resolved)
+    _why_not(resolved)
     accelerator = _start(resolved)
-    if reason:
-        _say(accelerator, SAMPLE_BANNER.format(reason=reason))
+    _warn_of_sample(accelerator, resolved, None)
     _train(resolved, place, accelerator, resume=True, allow=allow)
 
 
@@ -132,10 +127,16 @@ def _start(resolved: Resolved) -> Accelerator:
     return accelerator
 
 
-def _why_sample(resolved: Resolved) -> str | None:
+def _why_not(resolved: Resolved) -> str | None:
+    """Why data or model can't be had, where the spec then wants the sample; where it doesn't, that is an error."""
     from taskrecipe.core.data.load import missing
 
-    return missing(resolved.spec)
+    return None if resolved.spec.data.sample else missing(resolved.spec)
+
+
+def _warn_of_sample(accelerator: Accelerator, resolved: Resolved, why_not: str | None) -> None:
+    if resolved.spec.data.sample:
+        _say(accelerator, SAMPLE_BANNER.format(reason=why_not or "the spec or the command line asks for it"))
 
 
 def _agreed(accelerator: Accelerator, answer: str | None) -> str | None:

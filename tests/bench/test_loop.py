@@ -1,0 +1,263 @@
+"""What the loop costs beyond the arithmetic, and what length buckets and a light start-up give."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from sidebyside import compare
+from toyruns import toy_spec
+from transformers import BertConfig, BertForSequenceClassification
+
+from taskrecipe.core.recipe import Recipe
+from taskrecipe.core.training.assembly import assemble
+from taskrecipe.core.training.events import Saved
+from taskrecipe.core.training.loop import Loop
+from taskrecipe.core.training.update import Updates
+
+pytestmark = [pytest.mark.bench, pytest.mark.filterwarnings("default")]
+
+UPDATES, BATCH = 60, 16
+
+
+def tiny_bert(hidden: int = 64) -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    return BertForSequenceClassification(
+        BertConfig(
+            vocab_size=2000,
+            hidden_size=hidden,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=2 * hidden,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+    )
+
+
+def text_rows(lengths: np.ndarray) -> Dataset:
+    random = np.random.default_rng(0)
+    return Dataset.from_dict(
+        {
+            "input_ids": [random.integers(5, 2000, n).tolist() for n in lengths],
+            "attention_mask": [[1] * int(n) for n in lengths],
+            "labels": random.integers(0, 2, len(lengths)).tolist(),
+        }
+    )
+
+
+class Classifier(Recipe):
+    def load_model(self, source):
+        return tiny_bert()
+
+
+def make_loop(rows: Dataset, model: torch.nn.Module, order: str = "shuffled", epochs: int = 1) -> Loop:
+    spec = toy_spec(
+        train={"epochs": epochs, "batch_size": BATCH, "learning_rate": 1e-3, "order": order},
+        log={"every": 10},
+        evaluate={"best": "loss", "every": "end"},
+        checkpoint={"every": "end"},
+    )
+    recipe, accelerator = Classifier(spec), Accelerator(cpu=True)
+    parts = assemble(spec, recipe, model, {"train": rows, "validation": rows.select(range(2))}, accelerator)
+    parts.evaluations = []
+    return Loop(
+        spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: Saved(0, "", 0, 0.0), **vars(parts)
+    )
+
+
+class Ready(Updates):
+    """Updates whose batches are made already."""
+
+    def __call__(self, start: int):
+        return iter(self.made)
+
+
+def seconds_of(work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def trainer_arguments(folder: Path, **changes):
+    from transformers import TrainingArguments
+
+    values = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": BATCH,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-3,
+        "logging_steps": 10,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "optim": "adamw_torch_fused",
+    }
+    return TrainingArguments(**{**values, **changes})
+
+
+def test_overhead_of_an_update(tmp_path: Path) -> None:
+    """Time per update on the very same batches; goal: at most 1.03 times a bare loop."""
+    rows, start = text_rows(np.full(UPDATES * BATCH, 32)), tiny_bert()
+
+    def batches() -> list[dict[str, torch.Tensor]]:
+        return [update.batches[0].inputs for update in make_loop(rows, tiny_bert()).updates(0)]
+
+    made = batches()
+
+    def bare() -> float:
+        model = copy.deepcopy(start).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / UPDATES)
+
+        def work() -> None:
+            for batch in made:
+                model(**batch).loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+
+        return seconds_of(work)
+
+    def ours() -> float:
+        loop = make_loop(rows, copy.deepcopy(start))
+        ready = Ready(**vars(loop.updates))
+        ready.made = list(loop.updates(0))
+        loop.updates = ready
+        return seconds_of(lambda: list(loop.run()))
+
+    def accelerate() -> float:
+        accelerator = Accelerator(cpu=True)
+        model = copy.deepcopy(start).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 - k / UPDATES)
+        model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
+
+        def work() -> None:
+            for batch in made:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(**batch).loss)
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+                    schedule.step()
+                    optimizer.zero_grad()
+
+        return seconds_of(work)
+
+    def trainer() -> float:
+        from transformers import Trainer
+
+        model = copy.deepcopy(start)
+        instance = Trainer(model=model, args=trainer_arguments(tmp_path), train_dataset=rows)
+        instance.get_train_dataloader = lambda: made
+        return seconds_of(instance.train)
+
+    contenders = {"bare PyTorch loop": bare, "recipe": ours, "Accelerate loop": accelerate, "Trainer": trainer}
+    ratios = compare(contenders, rounds=7, title="time of an update")
+    assert ratios["recipe"] < ratios["Trainer"]
+
+
+def mrpc_lengths(count: int) -> np.ndarray:
+    """Lengths like MRPC's in tokens: mean 53, from about 20 to 103."""
+    return np.clip(np.random.default_rng(1).normal(53, 14, count), 16, 103).astype(int)
+
+
+def test_rows_per_second_with_unequal_lengths(tmp_path: Path) -> None:
+    """Goals: 1.3 times Trainer with its defaults, and at least as fast as its length grouping."""
+    from transformers import DataCollatorWithPadding, Trainer
+
+    from taskrecipe.core.sample_text import vocabulary, word_tokenizer
+
+    rows, start = text_rows(mrpc_lengths(640)), tiny_bert(hidden=128)
+    collator = DataCollatorWithPadding(word_tokenizer(vocabulary()))
+
+    def ours() -> float:
+        loop = make_loop(rows, copy.deepcopy(start), order="bucketed")
+        return seconds_of(lambda: list(loop.run()))
+
+    def trainer(**changes) -> float:
+        instance = Trainer(
+            model=copy.deepcopy(start),
+            args=trainer_arguments(tmp_path, **changes),
+            train_dataset=rows,
+            data_collator=collator,
+        )
+        return seconds_of(instance.train)
+
+    contenders = {
+        "recipe": ours,
+        "Trainer": trainer,
+        "Trainer, grouped by length": lambda: trainer(train_sampling_strategy="group_by_length"),
+    }
+    ratios = compare(contenders, rounds=5, title="time of an epoch of MRPC's lengths")
+    assert ratios["Trainer"] > 1.0
+
+
+TRAINER_SCRIPT = """
+import sys, time, os
+from datasets import load_dataset
+from transformers import (AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer,
+                          TrainerCallback, TrainingArguments)
+model, data = sys.argv[1:3]
+tokenizer = AutoTokenizer.from_pretrained(model)
+rows = load_dataset("csv", data_files=data)["train"]
+rows = rows.map(lambda r: tokenizer(r["sentence1"], r["sentence2"], truncation=True, max_length=128), batched=True)
+class Stop(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        os._exit(0)
+Trainer(model=AutoModelForSequenceClassification.from_pretrained(model, num_labels=2),
+        args=TrainingArguments(output_dir=sys.argv[3], per_device_train_batch_size=16, report_to=[], use_cpu=True,
+                               disable_tqdm=True),
+        train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer), callbacks=[Stop()]).train()
+"""
+
+
+def test_from_command_to_first_update(tmp_path: Path) -> None:
+    """Goal: at most 0.7 times a Trainer script on the same model and files."""
+    from taskrecipe.core.sample_text import sentence, vocabulary, write_tiny_bert
+
+    write_tiny_bert(tmp_path / "model", vocabulary())
+    tiny = BertForSequenceClassification(BertConfig.from_pretrained(tmp_path / "model"))
+    tiny.save_pretrained(tmp_path / "model")
+    random = np.random.default_rng(0)
+    lines = ["sentence1,sentence2,label", *(f"{sentence(random)},{sentence(random)},{i % 2}" for i in range(256))]
+    (tmp_path / "train.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "script.py").write_text(TRAINER_SCRIPT)
+    (tmp_path / "spec.toml").write_text(
+        'spec_version = 1\nrecipe = "glue"\n[task]\nname = "mrpc"\n[model]\nname = "model"\n'
+        '[data.files]\ntrain = "train.csv"\nvalidation = "train.csv"\n'
+        "[train]\nupdates = 1\nbatch_size = 16\nlearning_rate = 1e-4\n"
+        '[log]\nevery = 1\n[evaluate]\nevery = "end"\n'
+    )
+
+    def script() -> float:
+        command = [sys.executable, "script.py", "model", "train.csv", "out"]
+        return seconds_of(lambda: subprocess.run(command, cwd=tmp_path, check=True, capture_output=True))
+
+    def ours() -> float:
+        recipe = Path(sys.executable).with_name("recipe")
+        out = tmp_path / f"run-{time.monotonic_ns()}"
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [recipe, "run", "spec.toml", "--out", out], cwd=tmp_path, stderr=subprocess.DEVNULL
+        )
+        while '"event": "update"' not in ((out / "log.jsonl").read_text() if (out / "log.jsonl").exists() else ""):
+            assert process.poll() in (None, 0)
+            time.sleep(0.005)
+        seconds = time.perf_counter() - start
+        process.kill()
+        process.wait()
+        return seconds
+
+    ratios = compare({"Trainer script": script, "recipe": ours}, rounds=3, title="from command to first update")
+    assert ratios["recipe"] < 1.0

@@ -1,0 +1,42 @@
+"""A run that goes on from any of its checkpoints ends in the very bits of the run that never stopped."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from commands import Zygote
+from runs import GLUE, bits, copy_as_of, log, results, resume, steps, train, write_spec
+
+GRID = list(product([0, 2], [0.0, 0.3], [1, 2, 4]))
+SHORT = [(0, 0.3, 2)]
+
+
+def cells() -> list[object]:
+    return [
+        pytest.param(*cell, marks=[] if cell in SHORT else [pytest.mark.chaos], id="workers {} dropout {} accumulate {}".format(*cell))
+        for cell in GRID
+    ]
+
+
+@pytest.mark.parametrize(("workers", "dropout", "accumulate"), cells())
+def test_resume_is_exact_at_every_update(
+    workers: int, dropout: float, accumulate: int, zygote: Zygote, tmp_path: Path
+) -> None:
+    spec = write_spec(tmp_path, GLUE.replace("keep = 2", "keep = 100"))
+    options = [
+        "--set", f"data.workers={workers}",
+        "--set", f"model.config.hidden_dropout_prob={dropout}",
+        "--set", f"train.accumulate={accumulate}",
+    ]  # fmt: skip
+    whole = train(zygote, spec, "whole", *options)
+    expected = bits(zygote, whole)
+    assert steps(whole) == list(range(1, 10))
+    for step in range(1, 10):
+        part = copy_as_of(whole, step, tmp_path / f"from-{step}")
+        done = resume(zygote, part)
+        assert done.code == 0, done.stderr
+        assert bits(zygote, part) == expected
+        assert results(part)["best"] == results(whole)["best"]
+        assert [line["loss"] for line in log(part, "update")] == [line["loss"] for line in log(whole, "update")]

@@ -1,0 +1,31 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import Zygote
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may wait for a hub it did not make itself
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Starts `recipe` commands without importing torch each time."""
+    cache = tmp_path_factory.mktemp("cache")
+    os.environ["TASKRECIPE_CACHE"] = str(cache)
+    process = Zygote(tmp_path_factory.mktemp("output"))
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data that may lie beside the repository; tests that need it skip where it is missing."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no real data beside the repository")
+    return folder

@@ -1,0 +1,116 @@
+"""Language modelling on a few texts with a tiny model, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+
+from taskrecipe.core.model import ModelSource
+from taskrecipe.core.recipe import Recipe, Splits
+from taskrecipe.core.registry import installed
+from taskrecipe.core.spec.spec import Spec
+from taskrecipe.core.training.assembly import assemble
+from taskrecipe.core.training.events import Evaluated, Saved
+from taskrecipe.core.training.loop import Loop
+
+TYPES = {"clm": "gpt2", "mlm": "bert"}
+
+TEXTS = [
+    "the old sailor waits near the harbour",
+    "gulls",
+    "every morning the boats leave , and every evening they return to the same small harbour below the hill",
+    "it rains",
+    "one boat is late today",
+    "the wind has turned and the sea is grey",
+    "nobody speaks while the light turns above them , once , and once again , until the last boat is seen at last",
+]
+"""Of very unequal length, so that a mean of means shows."""
+
+
+def language_spec(recipe: str, task: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]) -> Spec:
+    """A short run without dropout; `task` and `tables` are merged in."""
+    values: dict[str, Any] = {
+        "spec_version": 1,
+        "recipe": recipe,
+        "seed": 7,
+        "task": {"length": 16, "size": "tiny", "tokenizer": {"vocab_size": 320}, **(task or {})},
+        "model": {"type": TYPES[recipe]},
+        "data": {"files": {"train": "none.txt"}},
+        "train": {"epochs": 2, "batch_size": 4, "learning_rate": 0.01},
+        "log": {"every": 1},
+    }
+    for name, table in tables.items():
+        values[name] = {**values.get(name, {}), **table}
+    return Spec.model_validate(values)
+
+
+def prepared(
+    spec: Spec, texts: Mapping[str, Sequence[str | None]] | Sequence[str] = TEXTS, source: ModelSource | None = None
+) -> tuple[Recipe, Splits]:
+    """The recipe of `spec` with its tokenizer, and the preprocessed splits."""
+    if not isinstance(texts, Mapping):
+        texts = {"train": texts, "validation": texts[::-1]}
+    splits = {split: Dataset.from_dict({"text": list(rows)}) for split, rows in texts.items()}
+    recipe = installed().recipe(spec.recipe)(spec)
+    recipe.check(splits)
+    recipe.processor = recipe.load_processor(source or model_source(spec))
+    return recipe, {split: recipe.preprocess(rows, split) for split, rows in splits.items()}
+
+
+def model_source(spec: Spec) -> ModelSource:
+    """The source that a spec's `[model]` describes, with dropout off."""
+    drops = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    if spec.model.type == "bert":
+        drops = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    values = drops if spec.model.type in TYPES.values() else {}
+    return ModelSource(spec.model.name, type=spec.model.type, config_values={**values, **spec.model.config})
+
+
+def tiny_model(recipe: Recipe, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+    """The recipe's model, the same every time."""
+    torch.manual_seed(0)
+    return recipe.load_model(model_source(recipe.spec)).to(dtype)
+
+
+def language_loop(spec: Spec, texts: Any = TEXTS, dtype: torch.dtype = torch.float64) -> Loop:
+    """A loop over the texts."""
+    recipe, splits = prepared(spec, texts)
+    return make_loop(recipe, tiny_model(recipe, dtype), splits)
+
+
+def sample_run(spec: Spec, folder: Path) -> list[dict[str, float]]:
+    """The numbers before and after training on the recipe's sample."""
+    recipe = installed().recipe(spec.recipe)(spec)
+    splits, source = recipe.sample(folder), ModelSource(str(folder))
+    recipe.check(splits)
+    recipe.processor = recipe.load_processor(source)
+    torch.manual_seed(0)
+    rows = {split: recipe.preprocess(rows, split) for split, rows in splits.items()}
+    loop = make_loop(recipe, recipe.load_model(source), rows)
+    before = evaluated(loop)
+    return [before, *(event.metrics for event in loop.run() if isinstance(event, Evaluated))]
+
+
+def make_loop(recipe: Recipe, model: torch.nn.Module, splits: Splits) -> Loop:
+    """A loop that saves nothing."""
+    spec, accelerator = recipe.spec, Accelerator(cpu=True)
+    parts = assemble(spec, recipe, model, splits, accelerator)
+    loop = Loop(spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
+    loop.save = lambda: Saved(loop.progress.step, "none", 0, 0.0)
+    return loop
+
+
+def evaluated(loop: Loop) -> dict[str, float]:
+    """The numbers of the loop's model as it is."""
+    running, numbers = loop.evaluations[0].run(loop.model), {}
+    while True:
+        try:
+            next(running)
+        except StopIteration as finished:
+            numbers.update(finished.value)
+            return numbers
