@@ -1,0 +1,45 @@
+"""What a library's error means to whoever gave it the data: one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from taskrecipe.core.errors import DataError, RecipeError
+from taskrecipe.core.quiet import quiet
+
+_NO_ROWS = ("EmptyDataError", "SchemaInferenceError", "StopIteration")
+
+
+@contextmanager
+def explained(what: str, split: str | None = None) -> Iterator[None]:
+    """Turn what a library raises while it reads `what` into a `DataError`, and keep it from chatting meanwhile."""
+    try:
+        with quiet("datasets", "huggingface_hub"):
+            yield
+    except (RecipeError, MemoryError):
+        raise
+    except Exception as error:  # a reader's errors are as many as the libraries it is made of
+        raise DataError(f"{what}: {reason(error)}", split=split) from error
+
+
+def reason(error: BaseException) -> str:
+    """The sentence that says what went wrong at the bottom of a chain of errors."""
+    error = _root(error)
+    message = re.sub(r"^Error tokenizing data\. C error: ", "", str(error).strip()).replace("\n", " ")
+    if type(error).__name__ in _NO_ROWS or message.endswith("corresponds to no data!"):
+        return "there are no rows"
+    if isinstance(error, UnicodeDecodeError):
+        return "the text is not UTF-8; save it as UTF-8"
+    if isinstance(error, EOFError):
+        return f"the file ends too early: {message}"
+    if message.startswith("Schema at index"):
+        return f"not all files, or not all parts of one, have the same columns and types: {message}"
+    return message or type(error).__name__
+
+
+def _root(error: BaseException) -> BaseException:
+    while type(error).__name__.startswith("DatasetGeneration") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
