@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -70,20 +71,29 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def naming_full_disk(path: Path, needed: int) -> Iterator[None]:
+def naming_full_disk(path: Path, needed: int | None = None) -> Iterator[None]:
     """Turn a full disk or quota into an error that names what was to be written, and how large it is."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in NO_ROOM:
+    except Exception as error:
+        number = _error_number(error)
+        if number not in NO_ROOM:
             raise
-        cause = "quota used up" if error.errno == errno.EDQUOT else "disk full"
+        cause = "quota used up" if number == errno.EDQUOT else "disk full"
         raise DiskFullError(f"{cause} while writing {path}: {room(path, needed)}; make room and resume") from error
 
 
-def room(path: Path, needed: int) -> str:
+def _error_number(error: Exception) -> int | None:
+    if isinstance(error, OSError):
+        return error.errno
+    match = re.search(r"\(os error (\d+)\)", str(error))  # how libraries written in Rust pass it on
+    return int(match[1]) if match else None
+
+
+def room(path: Path, needed: int | None) -> str:
     """What a write needs and what there is, for a message."""
-    return f"{needed:,} bytes are needed there, {free_bytes(path):,} are free"
+    free = f"{free_bytes(path):,} bytes are free there"
+    return free if needed is None else f"{needed:,} bytes are needed, {free}"
 
 
 def free_bytes(path: Path) -> int:
