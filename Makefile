@@ -9,7 +9,7 @@ TYPED := .build/taskrecipe
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format types chaos bench clean
+.PHONY: help setup run test lint format types chaos bench readme clean
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -47,6 +47,9 @@ chaos: setup  ## Run the long fault-injection tests
 
 bench: setup  ## Print the benchmarks
 	$(PYTEST) -m bench -s
+
+readme: setup  ## Write the output of today's commands into the README
+	$(BIN)/python tests/test_readme.py
 
 clean:  ## Remove what was built, the environment too
 	rm -rf $(VENV) .build build dist ./*.egg-info

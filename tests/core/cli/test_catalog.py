@@ -19,6 +19,10 @@ def test_list_shows_what_a_recipe_is_for_its_tasks_metrics_and_owner(recipe, acm
     assert "metrics: hits, misses" in section
 
 
+def test_no_built_in_plugin_is_broken(recipe):
+    assert [plugin["error"] for plugin in json.loads(recipe("plugins", "--json").out) if plugin["error"]] == []
+
+
 def test_list_has_every_built_in_recipe_and_none_is_broken(recipe):
     recipes = json.loads(recipe("list", "--json").out)
     assert {"glue", "clm", "mlm", "swag", "mim", "detection"} <= {entry["name"] for entry in recipes}

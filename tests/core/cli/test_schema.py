@@ -36,7 +36,7 @@ def accepts(recipe, acme):
 
 
 def test_it_is_valid_by_the_meta_schema(recipe, acme):
-    for arguments in ([], ["glue"], ["words"]):
+    for arguments in ([], ["words"]):
         schema = json.loads(recipe("schema", *arguments).out)
         assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
         Draft202012Validator.check_schema(schema)
@@ -76,23 +76,23 @@ TABLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("extends", [False, True])
-def test_a_misspelt_key_is_refused_in_every_table(accepts, table, extends):
-    spec = {**WORDS, "schedule": {"name": "linear"}, **({"extends": "parent.toml"} if extends else {})}
+@pytest.mark.parametrize("parent", [{}, {"extends": "parent.toml"}])
+def test_a_misspelt_key_is_refused_in_every_table(accepts, parent):
+    spec = {**WORDS, "schedule": {"name": "linear"}, **parent}
     assert accepts(spec)
-    assert not accepts(with_value(spec, (*table, "mispelt"), 1))
+    assert [table for table in TABLES if accepts(with_value(spec, (*table, "mispelt"), 1))] == []
 
 
-@pytest.mark.parametrize(
-    "path",
-    [("spec_version",), ("recipe",), ("task",), ("task", "name"), ("task", "inner", "depth"), ("model",), ("data",),
-     ("train",), ("train", "learning_rate"), ("optimizer", "name"), ("optimizer", "drag"), ("track", "name")],
-)  # fmt: skip
-def test_a_missing_key_is_refused_unless_a_parent_may_have_it(accepts, path):
-    spec = without(WORDS, *path)
-    assert not accepts(spec)
-    assert accepts({**spec, "extends": "parent.toml"})
+REQUIRED = [
+    ("spec_version",), ("recipe",), ("task",), ("task", "name"), ("task", "inner", "depth"), ("model",), ("data",),
+    ("train",), ("train", "learning_rate"), ("optimizer", "name"), ("optimizer", "drag"), ("track", "name"),
+]  # fmt: skip
+
+
+def test_a_missing_key_is_refused_unless_a_parent_may_have_it(accepts):
+    assert [path for path in REQUIRED if accepts(without(WORDS, *path))] == []
+    extending = {**WORDS, "extends": "parent.toml"}
+    assert [path for path in REQUIRED if not accepts(without(extending, *path))] == []
 
 
 def test_an_element_of_a_list_is_whole_even_where_a_parent_is_extended(accepts):
