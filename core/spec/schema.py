@@ -201,5 +201,5 @@ class _Needs:
         elif isinstance(node, dict):
             for value in list(node.values()):
                 self._keep(value)
-            if need := self._of_reference(node):
-                node["allOf"] = [need]
+            if need := self._of_reference(node):  # beside a reference, older validators see nothing else
+                node["allOf"] = [{"$ref": node.pop("$ref")}, need]
