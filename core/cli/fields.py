@@ -127,7 +127,7 @@ def toml(value: Any) -> str:
         return f"{{{', '.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(toml(element) for element in value)}]"
-    return tomlkit.item(value).as_string()
+    return str(tomlkit.item(value).as_string())
 
 
 def plain(value: Any) -> Any:
@@ -142,8 +142,10 @@ def _smallest(schema: Schema) -> Any:
     if "anyOf" in schema:
         return _smallest(schema["anyOf"][0])
     match schema.get("type"):
-        case "integer" | "number" as kind:
-            return _number(schema, kind)
+        case "integer":
+            return int(_number(schema))
+        case "number":
+            return _number(schema)
         case "boolean":
             return False
         case "array":
@@ -154,9 +156,10 @@ def _smallest(schema: Schema) -> Any:
             return "change-me"
 
 
-def _number(schema: Schema, kind: str) -> float:
-    low = schema.get("minimum", schema.get("exclusiveMinimum", 0))
-    high = schema.get("maximum", schema.get("exclusiveMaximum", low + 2))
-    if kind == "integer":
-        return int(low) + ("exclusiveMinimum" in schema)
-    return float(low) if "minimum" in schema else (low + high) / 2
+def _number(schema: Schema) -> float:
+    if inclusive := [schema[bound] for bound in ("minimum", "maximum") if bound in schema]:
+        return float(inclusive[0])
+    low, high = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    if low is not None and high is not None:
+        return float(low + high) / 2
+    return float(high - 1 if high is not None else (low or 0) + 1)

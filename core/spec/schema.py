@@ -99,7 +99,8 @@ def _full_names(registry: Registry, group: Group) -> list[str]:
 
 
 def _definitions(catalog: dict[Group, _Choices]) -> dict[str, Schema]:
-    models = [Spec, RecipeChoice, *(model for choices in catalog.values() for model in choices.models)]
+    plugins = [model for choices in catalog.values() for model in choices.models]
+    models: list[type[BaseModel]] = [Spec, RecipeChoice, *plugins]
     refs, schema = models_json_schema([(model, "validation") for model in models], schema_generator=_TomlSchema)
     for choices in catalog.values():
         choices.refs = {model: dict(refs[model, "validation"]) for model in choices.models}
