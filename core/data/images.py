@@ -91,11 +91,13 @@ def size(source: Source) -> tuple[int, int]:
         return image.size
 
 
-def check_image(source: Source) -> None:
+def check_image(source: Source) -> Orientation:
     """Refuse what `open_rgb` would refuse, mostly without decoding: a file that has its end is whole."""
     with _safely(source) as image:
+        orientation = _orientation(image)
         if not _has_its_end(image):
             image.load()
+        return orientation
 
 
 def check_images(rows: Dataset, split: str, column: str = "image") -> None:

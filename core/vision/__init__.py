@@ -1,0 +1,1 @@
+"""What the vision recipes share: drawn sample pictures, boxes, augmentation, detection losses, average precision."""

@@ -1,0 +1,133 @@
+"""Varying pictures in training, with the boxes, masks and class maps that belong to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from taskrecipe.core.spec.table import Share, Table
+from taskrecipe.core.vision.boxes import Boxes, Size, clip, visible
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+STILL_THERE = 0.25
+"""Share of an object's mask, or else of its box, that must stay in sight for it to count as in the picture."""
+
+SMALLEST_CROP = 0.5
+"""Shortest side of a random crop, as a share of the picture's."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture and what is known of it; everything in it moves together."""
+
+    image: Image
+    labels: NDArray[np.int64]
+    boxes: Boxes
+    masks: NDArray[np.bool_] | None = None
+    """(objects, height, width)"""
+    class_map: NDArray[Any] | None = None
+    """(height, width); what lies outside the picture becomes `outside`."""
+    outside: int = 0
+
+    def mirrored(self) -> Scene:
+        """Left and right exchanged."""
+        from PIL.Image import Transpose
+
+        left, top, right, bottom = self.boxes.T
+        return replace(
+            self,
+            image=self.image.transpose(Transpose.FLIP_LEFT_RIGHT),
+            boxes=np.stack([self.image.width - right, top, self.image.width - left, bottom], axis=-1),
+            masks=None if self.masks is None else self.masks[..., ::-1],
+            class_map=None if self.class_map is None else self.class_map[..., ::-1],
+        )
+
+    def window(self, left: int, top: int, size: Size) -> Scene:
+        """The part in a window, which may reach beyond the picture: there is grey, and nothing to find."""
+        moved = self.boxes - np.array([left, top, left, top])
+        boxes = clip(moved, size)
+        masks = None if self.masks is None else _window(self.masks, left, top, size, False)
+        left_over = visible(moved, boxes) if masks is None else _sums(masks) / np.maximum(_sums(self.masks), 1)
+        kept = left_over >= STILL_THERE
+        return replace(
+            self,
+            image=_pixels(self.image, left, top, size),
+            labels=self.labels[kept],
+            boxes=boxes[kept],
+            masks=None if masks is None else masks[kept],
+            class_map=None if self.class_map is None else _window(self.class_map, left, top, size, self.outside),
+        )
+
+
+class Augment(Table):
+    """`[task.augment]`: how training pictures are varied; evaluation sees them as they are."""
+
+    flip: Probability = Field(default=0.5, description="Probability of exchanging left and right.")
+    scale: Share = Field(
+        default=0.0,
+        description="How far objects may shrink, as a share of their size, or grow likewise; 0.25 is usual.",
+    )
+    crop: Probability = Field(
+        default=0.0, description="Probability of keeping a random part only, each side at least half the picture's."
+    )
+    colour: Share = Field(default=0.0, description="How far brightness, contrast and saturation may change.")
+
+    def apply(self, scene: Scene, random: np.random.Generator) -> Scene:
+        """Vary a scene by `random` alone."""
+        if random.random() < self.flip:
+            scene = scene.mirrored()
+        if self.scale:
+            limit = -np.log1p(-self.scale)
+            scene = _random_window(scene, np.repeat(np.exp(random.uniform(-limit, limit)), 2), random)
+        if random.random() < self.crop:
+            scene = _random_window(scene, random.uniform(SMALLEST_CROP, 1.0, 2), random)
+        if self.colour:
+            scene = replace(scene, image=_recoloured(scene.image, random, self.colour))
+        return scene
+
+
+def _random_window(scene: Scene, sides: NDArray[np.float64], random: np.random.Generator) -> Scene:
+    """A window of these sides, as shares of the picture's, at a random place that wastes none of it."""
+    whole = np.array(scene.image.size)
+    size = np.maximum(np.round(whole * sides), 1).astype(int)
+    spare = whole - size
+    left, top = (int(edge) for edge in np.round(random.random(2) * spare))
+    return scene.window(left, top, (int(size[0]), int(size[1])))
+
+
+def _recoloured(image: Image, random: np.random.Generator, strength: float) -> Image:
+    from PIL import ImageEnhance
+
+    for kind in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+        image = kind(image).enhance(random.uniform(1 - strength, 1 + strength))
+    return image
+
+
+def _pixels(image: Image, left: int, top: int, size: Size) -> Image:
+    from PIL.Image import new
+
+    canvas = new("RGB", size, (127, 127, 127))
+    canvas.paste(image, (-left, -top))
+    return canvas
+
+
+def _sums(masks: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+    return np.zeros(0, dtype=np.int64) if masks is None else masks.sum((-2, -1))
+
+
+def _window(maps: NDArray[Any], left: int, top: int, size: Size, fill: Any) -> NDArray[Any]:
+    """The window of maps (…, height, width), `fill` where it reaches beyond them."""
+    height, width = maps.shape[-2:]
+    result = np.full((*maps.shape[:-2], size[1], size[0]), fill, dtype=maps.dtype)
+    x, y = max(left, 0), max(top, 0)
+    part = maps[..., y : min(top + size[1], height), x : min(left + size[0], width)]
+    result[..., y - top : y - top + part.shape[-2], x - left : x - left + part.shape[-1]] = part
+    return result
