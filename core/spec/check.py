@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from taskrecipe.core.errors import PluginError, RecipeError, SpecError
 from taskrecipe.core.registry import Registry
+from taskrecipe.core.spec.diagnostics import MOST_PROBLEMS
 from taskrecipe.core.spec.findings import Finding, explained
 from taskrecipe.core.spec.layers import Layers
 from taskrecipe.core.spec.migrate import require_version
@@ -19,9 +21,6 @@ from taskrecipe.core.spec.tables import salvaged
 
 if TYPE_CHECKING:
     from taskrecipe.core.recipe import Recipe
-
-MOST_PROBLEMS = 100
-"""Of one spec; who has more of them has one that explains the rest."""
 
 
 def checked(layers: Layers, registry: Registry) -> Spec:
@@ -33,7 +32,8 @@ def checked(layers: Layers, registry: Registry) -> Spec:
     except ValidationError as error:
         findings = explained(error, layers.values, registry)
         spec = salvaged(layers.values, _broken(findings), registry)
-    findings += odd_values(layers.values)
+    known = {(finding.path, finding.code) for finding in findings}
+    findings += (finding for finding in odd_values(layers.values) if (finding.path, finding.code) not in known)
     try:
         findings.extend(broken_rules(spec, partial(_recipe, registry), _broken(findings)))
     except PluginError:
@@ -66,5 +66,7 @@ def _refused(layers: Layers, findings: Sequence[Finding]) -> RecipeError:
         if source.kind == "sample":
             return PluginError(f"sample_settings of recipe {layers.values['recipe']!r} are wrong: {finding.message}")
         problems.append(source.problem(span, finding.code, finding.message, finding.suggestion))
+    secret = {(problem.file, problem.line) for problem in problems if problem.code == "secret"}
+    problems = [replace(p, source="") if (p.file, p.line) in secret else p for p in problems]
     newest_first = {source.name: index for index, source in enumerate(reversed(layers.sources))}
     return SpecError(sorted(dict.fromkeys(problems), key=lambda p: (newest_first[p.file], p.line, p.column)))

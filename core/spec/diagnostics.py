@@ -55,6 +55,9 @@ CODES = {
 }
 """Every code a problem can have, and what it means; codes never change their meaning."""
 
+MOST_PROBLEMS = 100
+"""Of one spec; who has more of them has one that explains the rest."""
+
 SHOWN_LINE = 100
 SHOWN_TEXT = 60
 SHOWN_MESSAGE = 600
@@ -211,16 +214,18 @@ def _quoted(suggestion: str) -> str:
 def _excerpt(problem: Problem) -> tuple[str, int, int]:
     """The part of the line around the problem, where the caret starts and how wide it is, as a terminal shows them."""
     start, end = problem.column - 1, problem.column - 1 + problem.width
-    line = problem.source
-    if redact(line) != line:  # what is hidden has another length: mark the rest of the line from its start
-        line = redact(line)
-        start = min(start, len(line) - len(line.lstrip()))
-        end = len(line)
-    cut = max(0, min(start - SHOWN_LINE // 4, len(line) - SHOWN_LINE))
-    line, more, start, end = line[cut : cut + SHOWN_LINE], cut + SHOWN_LINE < len(line), start - cut, end - cut
-    before, marked, after = ("".join(map(_escaped, part)) for part in (line[:start], line[start:end], line[end:]))
+    cut = max(0, min(start - SHOWN_LINE // 4, len(problem.source) - SHOWN_LINE))
+    line, more = _redacted_part(problem.source, cut, cut + SHOWN_LINE), cut + SHOWN_LINE < len(problem.source)
+    parts = line[: start - cut], line[start - cut : end - cut], line[end - cut :]
+    before, marked, after = ("".join(map(_escaped, part)) for part in parts)
     before, after = "…" * bool(cut) + before, after + "…" * more
     return before + marked + after, _cells(before), max(1, _cells(marked))
+
+
+def _redacted_part(line: str, start: int, end: int) -> str:
+    """A part of the line, secrets hidden; enough around it is looked at to recognise those it holds half of."""
+    margin = min(start, 1000)
+    return redact(line[start - margin : end + 1000])[margin : margin + end - start]
 
 
 def _escaped(character: str) -> str:

@@ -38,6 +38,10 @@ def listed(words: Iterable[str], last: str) -> str:
     return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} {last} {unique[-1]}"
 
 
+def _elements(number: int) -> str:
+    return f"{number} element" + "s" * (number != 1)
+
+
 _TYPES = {
     "bool_type": "true or false",
     "dict_type": "a table",
@@ -64,6 +68,6 @@ _BOUNDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "string_too_short": lambda bound: (
         "text that is not empty" if bound["min_length"] == 1 else f"text of at least {bound['min_length']} characters"
     ),
-    "too_long": lambda bound: f"of at most {bound['max_length']} elements",
-    "too_short": lambda bound: f"of at least {bound['min_length']} elements",
+    "too_long": lambda bound: f"a list of at most {_elements(bound['max_length'])}",
+    "too_short": lambda bound: f"a list of at least {_elements(bound['min_length'])}",
 }

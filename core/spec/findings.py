@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from taskrecipe.core.registry import Registry
-from taskrecipe.core.spec.diagnostics import CODES, shown, visible
+from taskrecipe.core.spec.diagnostics import CODES, MOST_PROBLEMS, shown, visible
 from taskrecipe.core.spec.expectations import Expectation, expectation, listed
 from taskrecipe.core.spec.keypath import LONGEST_NAME, KeyPath, dotted, holds, named, replaced, value_at
 from taskrecipe.core.spec.spec import Spec
@@ -53,7 +53,7 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     if len(word) > LONGEST_NAME:
         return None
     plain = {_plain(candidate): candidate for candidate in candidates}
-    close = get_close_matches(_plain(word), plain, n=1, cutoff=0.7)
+    close = get_close_matches(_plain(word), plain, n=1, cutoff=0.65)
     return plain[close[0]] if close else None
 
 
@@ -82,7 +82,8 @@ class _Explanation:
         self.tables = Tables(values, registry)
 
     def of(self, error: ValidationError) -> list[Finding]:
-        faults = _without_sidelines([_fault(details, self.values) for details in error.errors(include_url=False)])
+        errors = error.errors(include_url=False)[:MOST_PROBLEMS]
+        faults = _without_sidelines([_fault(details, self.values) for details in errors])
         unknown = [self._unknown_key(fault.path) for fault in faults if fault.kind == "extra_forbidden"]
         meant = {path for finding in unknown for path in finding.spoils}
         missing = [
@@ -128,9 +129,9 @@ class _Explanation:
     def _wrong_value(self, faults: list[_Fault]) -> Finding:
         fault = faults[0]
         path, value = fault.path, fault.error["input"]
-        if fault.kind in CODES:
+        if fault.kind in CODES and "candidates" in fault.context:
             candidates = fault.context["candidates"] if fault.kind.startswith("unknown-") else []
-            return Finding(path, fault.kind, fault.error["msg"], nearest(str(value), candidates))
+            return Finding(path, fault.kind, fault.context["message"], nearest(str(value), candidates))
         if own := next((fault for fault in faults if expectation(fault.error) is None), None):
             return Finding(path, "invalid-value", f"{named(path)}: {_own_words(own)}")
         wanted = [expected for fault in faults if (expected := expectation(fault.error))]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taskrecipe.core.errors import SpecError
+from taskrecipe.core import durable
+from taskrecipe.core.errors import SpecError, UsageError
 from taskrecipe.core.spec.diagnostics import Problem, shown
 from taskrecipe.core.spec.source import Source, read
 from taskrecipe.core.spec.spec import SPEC_VERSION
@@ -57,17 +56,14 @@ def _migrated(text: str, version: int, migrations: Mapping[int, Migration]) -> s
 def _replace(path: Path, text: str) -> None:
     """Put `text` in the place of the file, all of it or nothing; a link goes on pointing to the file."""
     target = path.resolve()
-    newline = "\r\n" if b"\r\n" in target.read_bytes() else "\n"
-    with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8", newline=newline) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, target.stat().st_mode)  # noqa: PTH101
-            os.replace(file.name, target)  # noqa: PTH105
-        except BaseException:
-            os.unlink(file.name)  # noqa: PTH108
-            raise
+    try:
+        mode = target.stat().st_mode
+        if b"\r\n" in target.read_bytes():
+            text = text.replace("\n", "\r\n")
+        durable.replace(target, text.encode())
+        target.chmod(mode)
+    except OSError as error:
+        raise UsageError(f"{path} can't be rewritten: {error.strerror or error}") from None
 
 
 def _version(source: Source) -> int | None:

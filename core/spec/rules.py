@@ -6,7 +6,9 @@ broken already, so that one mistake is reported once and hides no other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator
+from math import isqrt
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskrecipe.core.errors import PluginError, RecipeError
@@ -26,6 +28,9 @@ _SPEC_RULES: list[tuple[tuple[KeyPath, ...], Callable[[Spec], Findings]]] = []
 _RECIPE_RULES: list[tuple[tuple[KeyPath, ...], Callable[[Recipe], Findings]]] = []
 
 LARGEST_INTEGER = 2**63 - 1
+
+_DECEPTIVE = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+"""Control characters but for tab and line end, and those that turn the direction of writing."""
 
 
 def broken_rules(spec: Spec, make_recipe: Callable[[Spec], Recipe], broken: Collection[KeyPath]) -> Findings:
@@ -66,9 +71,13 @@ def _odd_text(text: str, path: KeyPath, *, at_key: bool) -> Findings:
             f"{what} looks like a secret; a spec is shared: leave it out, and set HF_TOKEN, WANDB_API_KEY or the like"
         )
         yield Finding(path, "secret", message, at_key=at_key)
-    if not text.isprintable() and (odd := next((c for c in text if not c.isprintable() and c not in "\n\t"), None)):
-        message = f"{what} has the character U+{ord(odd):04X}, which can't be seen"
+    if not text.isprintable() and (odd := _DECEPTIVE.search(text)):
+        message = f"{_what(path, at_key)} has the character U+{ord(odd[0]):04X}, which hides what it says"
         yield Finding(path, "bad-character", message, at_key=at_key)
+
+
+def _what(path: KeyPath, at_key: bool) -> str:
+    return f"a key of {named(path[:-1]) or 'the spec'}" if at_key else named(path)
 
 
 def _guarded(rule: Callable[[Recipe], Findings], recipe: Recipe) -> Findings:
@@ -179,12 +188,11 @@ def _batch_splits_evenly(spec: Spec) -> Findings:
 
 def _even_split(size: int, accumulate: int, processes: int) -> str | None:
     """The nearest number of micro-batches that would do."""
-    rest = size // processes
     if size % processes:
         return None
-    reach = range(max(1, accumulate - 64), min(rest, accumulate + 64) + 1)
-    fits = [count for count in reach if rest % count == 0]
-    return str(min(fits, key=lambda count: abs(count - accumulate))) if fits else None
+    rest = size // processes
+    small = [count for count in range(1, isqrt(rest) + 1) if rest % count == 0]
+    return str(min([*small, *(rest // count for count in small)], key=lambda count: abs(count - accumulate)))
 
 
 @_reads("train.precision", "launch.device")
@@ -228,4 +236,5 @@ def _best_is_reported(recipe: Recipe) -> Findings:
         task = getattr(recipe.options, "name", None)
         which = f"recipe '{recipe.spec.recipe}'" + (f" (task {task})" if isinstance(task, str) else "")
         message = f"{which} reports {', '.join(reported)}; [evaluate].best is '{best}'"
-        yield Finding(("evaluate", "best"), "unknown-metric", message, nearest(best, reported))
+        of_other_split = next((name for name in reported if name.endswith(f"/{best}")), None)
+        yield Finding(("evaluate", "best"), "unknown-metric", message, of_other_split or nearest(best, reported))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-HIDDEN = "***"
+LONGEST = 16 * 1024
+"""How much of a text is looked at; no value is longer."""
 
 _TOKENS = re.compile(
     r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}"  # Hugging Face
@@ -16,17 +17,23 @@ _TOKENS = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^\"']*"
     r"|(?<=://)[^/\s:@\"']{0,256}:[^/\s@\"']{1,256}(?=@)"  # user:password@ of an address
 )
-_NAMED = re.compile(r"(?i)(?:token|secret|password|passwd|api_?key|credentials?)[\"']?\s*=\s*(?=\S)(?!\d+\s*$).*")
+_NAME = r"(?:token|secret|password|passwd|api_?key|credentials?)"
+_NAMED = re.compile(rf"(?i){_NAME}[\"']?\s*=\s*(\S.*)")
+_KEY_NAME = re.compile(rf"(?i){_NAME}$")
+_KEY = re.compile(r"[\w+/=.-]{16,}")
 _HEX_KEY = re.compile(r"[0-9a-f]{40}")
 
 
 def looks_secret(text: str, path: tuple[str | int, ...] = ()) -> bool:
     """Whether a value at `path` is a token, key or password rather than a setting."""
-    # Forty hexadecimal digits are a commit everywhere else; among a tracker's settings they are its key.
-    return bool(_TOKENS.search(text)) or (path[:1] == ("track",) and bool(_HEX_KEY.fullmatch(text)))
+    if _TOKENS.search(text, 0, LONGEST):
+        return True
+    if path[:1] == ("track",) and _HEX_KEY.fullmatch(text):  # anywhere else, that is a commit
+        return True
+    return bool(path and _KEY_NAME.search(str(path[-1])[-LONGEST:]) and _KEY.fullmatch(text))
 
 
 def redact(text: str) -> str:
-    """`text` with whatever looks like a secret, or is given to a key named like one, replaced by stars."""
-    text = _TOKENS.sub(HIDDEN, text)
-    return _NAMED.sub(lambda found: found[0].partition("=")[0] + f"= {HIDDEN}", text)
+    """`text` with stars for whatever looks like a secret, or is given to a key named like one; its length stays."""
+    text = _TOKENS.sub(lambda found: "*" * len(found[0]), text)
+    return _NAMED.sub(lambda found: found[0][: -len(found[1])] + "*" * len(found[1]), text)

@@ -15,12 +15,15 @@ from typing import Any, Literal
 
 from taskrecipe.core.errors import SpecError
 from taskrecipe.core.spec import positions
-from taskrecipe.core.spec.diagnostics import Problem
+from taskrecipe.core.spec.diagnostics import MOST_PROBLEMS, Problem
 from taskrecipe.core.spec.positions import TOP, Positions, Span
 
 LARGEST_FILE = 1024 * 1024
 DEEPEST = 32
 """Tables and lists within one another, and parts of a dotted key."""
+LONGEST_STRING = 16 * 1024
+LARGEST_COUNT = 10_000
+"""Lines, keys and list elements, all together."""
 
 Kind = Literal["file", "parent", "set", "sample"]
 
@@ -46,7 +49,7 @@ class Source:
     def problem(self, span: Span, code: str, message: str, suggestion: str | None = None) -> Problem:
         """A problem at a place of this text."""
         lines = self.text.split("\n")
-        line = lines[span.line - 1] if span.line <= len(lines) else ""
+        line = lines[span.line - 1] if span is not TOP and span.line <= len(lines) else ""
         return Problem(self.name, span.line, span.column, code, message, suggestion, line, span.width)
 
 
@@ -94,9 +97,11 @@ def _decode(content: bytes, name: str) -> str:
 
 
 def _parse(source: Source) -> dict[str, Any]:
-    if span := _excess(source.text):
-        message = f"nesting and dotted keys may have {DEEPEST} levels at the most"
-        raise SpecError([source.problem(span, "too-large", message)])
+    if sum(map(source.text.count, "\n=,")) > LARGEST_COUNT:
+        raise SpecError([source.problem(TOP, "too-large", f"more than {LARGEST_COUNT} lines, keys and list elements")])
+    if excess := _excess(source.text):
+        offset, message = excess
+        raise SpecError([source.problem(_span(source.text, offset), "too-large", message)])
     try:
         values = tomllib.loads(source.text)
     except (ValueError, RecursionError) as error:
@@ -121,25 +126,24 @@ _TOKEN = re.compile(
 )
 
 
-def _excess(text: str) -> Span | None:
-    """Where brackets or the dots of a key exceed the limit, which the parser would need ages or too much stack for."""
-    if text.count("[") + text.count("{") <= DEEPEST and text.count(".") < DEEPEST:
+def _excess(text: str) -> tuple[int, str] | None:
+    """Where and why the parser would need ages, or more stack than there is."""
+    if len(text) <= LONGEST_STRING and text.count("[") + text.count("{") <= DEEPEST and text.count(".") < DEEPEST:
         return None
     depth = dots = 0
     for token in _TOKEN.finditer(text):
         mark = token[0]
-        if mark == ".":
-            dots += 1
-        elif mark in ("[", "{"):
-            depth += 1
-        elif mark in ("]", "}"):
-            depth -= 1
-        if mark in ("=", ",", "\n", "[", "{"):
-            dots = 0
+        depth += (mark in ("[", "{")) - (mark in ("]", "}"))
+        dots = 0 if mark in ("=", ",", "\n", "[", "{") else dots + (mark == ".")
         if depth > DEEPEST or dots >= DEEPEST:
-            start = token.start()
-            return Span(text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start))
+            return token.start(), f"nesting and dotted keys may have {DEEPEST} levels at the most"
+        if len(mark) > LONGEST_STRING:
+            return token.start(), f"a text or comment may have {LONGEST_STRING} characters at the most"
     return None
+
+
+def _span(text: str, offset: int) -> Span:
+    return Span(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
 def _deeper_than(value: Any, limit: int) -> bool:
@@ -154,20 +158,26 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 def _syntax_problems(source: Source, error: Exception) -> list[Problem]:
-    twice = source.positions.twice
-    if twice:
+    places = source.positions
+    if places.twice:
         return [
-            source.problem(again, "duplicate-key", f"'{path[-1]}' is given twice, first in line {first.line}")
-            for path, first, again in twice
+            source.problem(
+                places.span(again), "duplicate-key", f"'{path[-1]}' is given already in line {places.span(first).line}"
+            )
+            for path, first, again in places.twice[:MOST_PROBLEMS]
         ]
-    message, place = str(error), _PLACE.search(str(error))
-    span = TOP
-    if place:
-        message = message[: place.start()]
-        last = source.text.rstrip("\n")
-        end = (last.count("\n") + 1, len(last) - last.rfind("\n"))
-        span = Span(*(int(place[1]), int(place[2])) if place[1] else end)
-    return [source.problem(span, "syntax", f"not TOML: {message[:1].lower()}{message[1:]}")]
+    return [source.problem(*_syntax_problem(source.text, error))]
+
+
+def _syntax_problem(text: str, error: Exception) -> tuple[Span, str, str]:
+    message = str(error)
+    if place := _PLACE.search(message):
+        end = _span(text, len(text.rstrip("\n")))
+        span = Span(int(place[1]), int(place[2])) if place[1] else end
+        return span, "syntax", f"not TOML: {message[0].lower()}{message[1 : place.start()]}"
+    if number := re.search(r"[0-9][0-9_]{4000,}", text):  # the parser says no more than that one is too long
+        return _span(text, number.start()), "too-large", "an integer of too many digits"
+    return TOP, "syntax", f"not TOML: {message}"
 
 
 def _refused(name: str, code: str, message: str) -> SpecError:
