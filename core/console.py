@@ -37,13 +37,16 @@ class ConsoleListener(Listener):
         """Show what happened."""
         if isinstance(event, Start):
             self._start(event)
-        if self.bar is not None:
-            self._draw(event)
+        self._draw(event)
         line = self._line(event)
         if line and (self.bar is None or not isinstance(event, Updated)):
             self.console.print(line, markup=False)
         if isinstance(event, End):
             self.close()
+
+    def warn(self, message: str) -> None:
+        """Show a warning."""
+        self.console.print(f"warning: {message}", markup=False)
 
     def close(self) -> None:
         """Take the bar down."""
@@ -60,7 +63,8 @@ class ConsoleListener(Listener):
         self.bar.start()
 
     def _draw(self, event: Event) -> None:
-        assert self.bar is not None and self.updates is not None  # noqa: S101 - drawn only once started
+        if self.bar is None or self.updates is None:
+            return
         if isinstance(event, Updated):
             self.bar.update(self.updates, completed=event.step)
             if event.read:
@@ -82,7 +86,8 @@ class ConsoleListener(Listener):
                 epochs = f", {event.updates_per_epoch} an epoch" if event.updates_per_epoch else ""
                 return f"training: {event.updates} updates{epochs}"
             case Updated(loss=float(loss)):
-                return f"update {event.step}: loss {loss:.4f}  rate {event.learning_rate:.3g}  norm {event.grad_norm:.3g}"
+                rate, norm = f"rate {event.learning_rate:.3g}", f"norm {event.grad_norm:.3g}"
+                return f"update {event.step}: loss {loss:.4f}  {rate}  {norm}"
             case Evaluated():
                 return self._evaluated(event)
             case Saved():

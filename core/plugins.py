@@ -105,6 +105,9 @@ class Listener:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` returned."""
 
+    def close(self) -> None:
+        """Let go of what is held; called once, however the run ended."""
+
 
 class Tracker(Table):
     """`[track]`: where the numbers of a run are shown besides its own folder."""

@@ -6,7 +6,10 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,18 @@ from taskrecipe.core.checkpoints.store import Checkpoint, Checkpoints
 from taskrecipe.core.console import ConsoleListener
 from taskrecipe.core.data.cache import preprocessed
 from taskrecipe.core.data.load import Loaded, load
+from taskrecipe.core.differences import require_same_run
+from taskrecipe.core.environment import describe
 from taskrecipe.core.errors import Interrupted, RecipeError
 from taskrecipe.core.modelcard import model_card
 from taskrecipe.core.plugins import Listener, MetricRate
+from taskrecipe.core.quiet import quiet
 from taskrecipe.core.recipe import Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.runfolder import RunFolder
 from taskrecipe.core.signals import Signals
 from taskrecipe.core.spec.resolve import Resolved
+from taskrecipe.core.trackers import Tracking
 from taskrecipe.core.training.assembly import assemble
 from taskrecipe.core.training.averages import evaluation_weights
 from taskrecipe.core.training.events import Control, End, Event, Saved, Warned
@@ -102,9 +109,12 @@ class Run:
 
     def _follow_events(self, resumed: bool) -> None:
         listeners = self._listeners() if self.accelerator.is_main_process else []
-        for event in self._events(resumed):
+        with ExitStack() as closing:
             for listener in listeners:
-                listener.hear(event, self.loop.control)
+                closing.callback(listener.close)
+            for event in self._events(resumed):
+                for listener in listeners:
+                    listener.hear(event, self.loop.control)
 
     def _events(self, resumed: bool) -> Iterator[Event]:
         for message in self.prepared.warnings:
@@ -113,20 +123,34 @@ class Run:
 
     def _listeners(self) -> list[Listener]:
         console = ConsoleListener(self.loop.best_metric[0])
-        return [LogFile(self.folder), *self.callbacks, console]
+        listeners: list[Listener] = [LogFile(self.folder), *self.callbacks, console]
+        if tracker := self.spec.track:
+            build = partial(tracker.build, self.folder.name, str(self.folder.path))
+            config = self.spec.model_dump(mode="json")
+            listeners.append(Tracking(tracker.name, build, config, warn=console.warn))
+        return listeners
 
     # Checkpoints ------------------------------------------------------------------------------------
 
-    def _save(self) -> Saved:
-        """Commit everything a resumed run needs; the main process writes, the others wait."""
+    def _save(self) -> Future[Saved] | None:
+        """Begin a commit of everything a resumed run needs; the main process writes."""
+        if not self.accelerator.is_main_process:
+            return None
         start, progress = time.perf_counter(), self.loop.progress
-        saved = Saved(progress.step, f"step-{progress.step}", 0, 0.0)
-        if self.accelerator.is_main_process:
-            best = progress.best.step if progress.best else None
-            checkpoint = self.store.commit(progress.step, self._contents(), best=best)
-            saved = Saved(progress.step, checkpoint.path.name, checkpoint.bytes, time.perf_counter() - start)
-        self.accelerator.wait_for_everyone()
-        return saved
+        best = progress.best.step if progress.best else None
+        writing = self.store.begin(progress.step, self._contents(), best=best)
+        stalled = round(time.perf_counter() - start, 4)
+        done: Future[Saved] = Future()
+
+        def tell(finished: Future[Checkpoint]) -> None:
+            if error := finished.exception():
+                done.set_exception(error)
+            else:
+                checkpoint = finished.result()
+                done.set_result(Saved(checkpoint.step, checkpoint.path.name, checkpoint.bytes, stalled))
+
+        writing.add_done_callback(tell)
+        return done
 
     def _contents(self) -> dict[str, Any]:
         loop = self.loop
@@ -149,9 +173,12 @@ class Run:
         """Put everything where the newest sound checkpoint has it; False if there is none yet."""
         checkpoint = self._newest()
         if checkpoint is None:
+            if self.accelerator.is_main_process:
+                self.folder.drop_log_after(-1)
             return False
         state = checkpoint.json(STATE)
-        # require_same_run(state["identity"], self._identity(), allow)
+        for difference in require_same_run(state["identity"], self._identity(), allow):
+            self.prepared.warnings.append(f"not as when the run was saved: {difference}")
         self._load_weights(checkpoint, state)
         loop = self.loop
         loop.progress = Progress.from_json(state["progress"])
@@ -192,7 +219,7 @@ class Run:
             "spec": self.spec.model_dump(mode="json"),
             "data": self.prepared.loaded.fingerprint,
             "processes": self.accelerator.num_processes,
-            "versions": {},
+            "versions": describe(self.resolved.path.parent)["packages"],
         }
 
     # The end ----------------------------------------------------------------------------------------
@@ -243,7 +270,8 @@ class Run:
         if best and best.step != loop.progress.step:
             checkpoint = self.store.at(f"step-{best.step}")
             self._load_weights(checkpoint, checkpoint.json(STATE))
-        with self.folder.replacing_model() as target, evaluation_weights(loop.module, loop.optimizer, loop.average):
+        weights = evaluation_weights(loop.module, loop.optimizer, loop.average)
+        with self.folder.replacing_model() as target, weights, quiet("transformers"):
             loop.module.save_pretrained(target)
             if self.prepared.recipe.processor is not None:
                 self.prepared.recipe.processor.save_pretrained(target)

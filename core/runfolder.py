@@ -66,6 +66,13 @@ class RunFolder:
         except (ValueError, LookupError, TypeError) as error:
             raise UsageError(f"{path} can't be read as the folder of a run: its {MARKER} is damaged") from error
 
+    @classmethod
+    def latest(cls, name: str, out: Path | None = None) -> RunFolder | None:
+        """The run in `out`, or the newest called `name` in runs/; None where there is none."""
+        found = [out] if out is not None else sorted(RUNS.glob(f"{name}*"), key=lambda path: _number(path, name))
+        runs = [path for path in found if (path / MARKER).exists() and (out is not None or _number(path, name))]
+        return cls.open(runs[-1]) if runs else None
+
     @property
     def name(self) -> str:
         """The run's name, which is its folder's."""
@@ -142,6 +149,12 @@ def _claim(name: str) -> Path:
     RUNS.mkdir(parents=True, exist_ok=True)
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(RUNS / free for free in names if _made(RUNS / free))
+
+
+def _number(path: Path, name: str) -> int:
+    """Which run of that name a folder is: 1, or the number behind its name; 0 if it is none."""
+    suffix = path.name.removeprefix(name)
+    return 1 if not suffix else int(suffix[1:]) if re.fullmatch(r"-[0-9]{1,9}", suffix) else 0
 
 
 def _made(path: Path) -> bool:

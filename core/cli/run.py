@@ -65,6 +65,8 @@ def resume(folder: Path, *, sets: Sequence[str], allow: Sequence[str], processes
         return
     _why_not(resolved)
     accelerator = _start(resolved)
+    if accelerator.is_main_process:
+        place.lock()
     _warn_of_sample(accelerator, resolved, None)
     _train(resolved, place, accelerator, resume=True, allow=allow)
 
@@ -72,9 +74,13 @@ def resume(folder: Path, *, sets: Sequence[str], allow: Sequence[str], processes
 def _train(
     resolved: Resolved, folder: RunFolder, accelerator: Accelerator, *, resume: bool, allow: Sequence[str]
 ) -> None:
+    from taskrecipe.core.environment import describe
     from taskrecipe.core.run import Run
 
-    with folder.locked(accelerator.is_main_process):
+    with folder:
+        if accelerator.is_main_process:
+            folder.write_text("spec.toml", resolved.to_toml())
+            folder.write_json("environment.json", describe(resolved.path.parent))
         results = Run(resolved, folder, accelerator).train(resume=resume, allow=allow)
     best = results["best"]
     if best:
@@ -154,7 +160,10 @@ def _folder(accelerator: Accelerator, resolved: Resolved, out: Path | None, resu
         return RunFolder.open(Path(_agreed(accelerator, None) or ""))
     name = resolved.spec.name or resolved.path.stem
     name = f"{name}-sample" if resolved.spec.data.sample and not name.endswith("-sample") else name
-    folder = RunFolder.prepare(resolved, name, out, resume=resume)
+    former = RunFolder.latest(name, out) if resume else None
+    if former:
+        former.lock()
+    folder = former or RunFolder.create(name, out)
     _agreed(accelerator, str(folder.path))
     return folder
 

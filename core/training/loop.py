@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -62,12 +63,14 @@ class Loop:
     per_epoch: int | None
     evaluations: list[Evaluation]
     best_metric: tuple[str, Direction]
-    save: Callable[[], Saved]
+    save: Callable[[], Future[Saved] | None]
+    """Begins a checkpoint of this moment; None in a process that doesn't write."""
     progress: Progress = field(default_factory=Progress)
     average: MovingAverage | None = None
     control: Control = field(default_factory=Control)
 
     def __post_init__(self) -> None:
+        self._saving: Future[Saved] | None = None
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def run(self, resumed: bool = False) -> Iterator[Event]:
@@ -88,11 +91,13 @@ class Loop:
                 guard.settle()
                 yield from self._save()
                 meters.restart()
+            yield from self._committed()
             if self._over():
                 break
             if self._epoch_begins():
                 yield from self._tell(EpochStart(self.progress.step, epoch=self._epoch(self.progress.step)))
             yield from self._tell(self.take(meters.timed(pending), meters, guard))
+        yield from self._committed(wait=True)
         yield End(self.progress.step, *self._outcome())
 
     def _tell(self, event: Event) -> Iterator[Event]:
@@ -192,9 +197,16 @@ class Loop:
             self.rate.observe(metrics[name] if direction == "min" else -metrics[name])
 
     def _save(self) -> Iterator[Event]:
-        saved = self.save()
+        """Begin a checkpoint; the disk is waited for beside the training."""
+        yield from self._committed(wait=True)
+        self._saving = self.save()
         self._saved_at, self.control.wants_save = self.progress.step, False
-        yield from self._tell(saved)
+
+    def _committed(self, wait: bool = False) -> Iterator[Event]:
+        """Tell of the checkpoint that was begun, once it is on disk; what went wrong with it is raised here."""
+        if self._saving is not None and (wait or self._saving.done()):
+            saved, self._saving = self._saving.result(), None
+            yield saved
 
     # What is due ------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from taskrecipe.core.recipe import Recipe
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Saved
 from taskrecipe.core.training.loop import Loop
 from taskrecipe.core.training.update import Updates
 
@@ -69,9 +68,7 @@ def make_loop(rows: Dataset, model: torch.nn.Module, order: str = "shuffled", ep
     recipe, accelerator = Classifier(spec), Accelerator(cpu=True)
     parts = assemble(spec, recipe, model, {"train": rows, "validation": rows.select(range(2))}, accelerator)
     parts.evaluations = []
-    return Loop(
-        spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: Saved(0, "", 0, 0.0), **vars(parts)
-    )
+    return Loop(spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
 
 
 class Ready(Updates):
@@ -248,9 +245,7 @@ def test_from_command_to_first_update(tmp_path: Path) -> None:
         recipe = Path(sys.executable).with_name("recipe")
         out = tmp_path / f"run-{time.monotonic_ns()}"
         start = time.perf_counter()
-        process = subprocess.Popen(
-            [recipe, "run", "spec.toml", "--out", out], cwd=tmp_path, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen([recipe, "run", "spec.toml", "--out", out], cwd=tmp_path, stderr=subprocess.DEVNULL)
         while '"event": "update"' not in ((out / "log.jsonl").read_text() if (out / "log.jsonl").exists() else ""):
             assert process.poll() in (None, 0)
             time.sleep(0.005)

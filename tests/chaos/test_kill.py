@@ -31,7 +31,11 @@ def test_killed_at_random_moments_a_run_ends_in_the_same_bits(trials: int, zygot
             kills += 1
             again = ["resume", str(folder)] if (folder / "spec.toml").exists() else None
             if kills >= 6:  # enough is enough: let it end
-                done = resume(zygote, folder) if again else zygote.run("run", str(spec), "--out", str(folder), cwd=tmp_path)
+                done = (
+                    resume(zygote, folder)
+                    if again
+                    else zygote.run("run", str(spec), "--out", str(folder), cwd=tmp_path)
+                )
                 assert done.code == 0, done.stderr
                 break
             done = zygote.start(*(again or ["run", str(spec), "--out", str(folder)]), cwd=tmp_path)

@@ -15,7 +15,11 @@ SHORT = [(0, 0.3, 2)]
 
 def cells() -> list[object]:
     return [
-        pytest.param(*cell, marks=[] if cell in SHORT else [pytest.mark.chaos], id="workers {} dropout {} accumulate {}".format(*cell))
+        pytest.param(
+            *cell,
+            marks=[] if cell in SHORT else [pytest.mark.chaos],
+            id="workers {} dropout {} accumulate {}".format(*cell),
+        )
         for cell in GRID
     ]
 

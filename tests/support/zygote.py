@@ -35,8 +35,8 @@ def _become(command: dict[str, object]) -> None:
     os.chdir(str(command["cwd"]))
     os.environ.update(command["env"])  # type: ignore[arg-type]
     sys.argv = ["recipe", *command["arguments"]]  # type: ignore[misc]
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, PTH123
-    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115, PTH123
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     from taskrecipe.core.cli import main
 
     code = 1
