@@ -1,0 +1,177 @@
+"""From `[data]` and `[model]` to checked rows and a model's source: hub, local files, or the recipe's sample."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from taskrecipe.core.data import columns, files, hub, hub_rows, splits
+from taskrecipe.core.data.fingerprint import file_fingerprint, fingerprint
+from taskrecipe.core.data.overlap import warn_of_overlap
+from taskrecipe.core.data.streams import blocks, stored, typed
+from taskrecipe.core.errors import DataError
+from taskrecipe.core.model import ModelSource
+from taskrecipe.core.notes import collected
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from taskrecipe.core.recipe import Recipe, Splits
+    from taskrecipe.core.spec.spec import Spec
+
+__all__ = ["Loaded", "blocks", "load", "missing"]
+
+Origin = Literal["hub", "files", "sample"]
+
+
+@dataclass
+class Loaded:
+    """What a run trains on."""
+
+    splits: Splits
+    """By our names; with `[data].streaming`, `train` is an `IterableDataset`."""
+    source: ModelSource
+    origin: Origin
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """What each split's rows are, as one number that is the same on every machine."""
+    warnings: list[str] = field(default_factory=list)
+    commit: str | None = None
+    """The commit of the hub's data set."""
+
+
+def missing(spec: Spec) -> str | None:
+    """Why data or model can't be had, or None; an error unless the spec asks for sample data in that case."""
+    absent = None if spec.data.sample else _absent(spec)
+    if absent is not None and spec.data.offline == "error":
+        raise DataError(absent)
+    return absent
+
+
+def load(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
+    """Load rows and find the model, under our names and checked; a sample's tiny model is written into `folder`."""
+    with collected() as notes:
+        loaded = _sample(recipe, folder) if spec.data.sample else _given(spec, recipe)
+        loaded.splits = {split: _limited(rows, spec, split) for split, rows in loaded.splits.items()}
+        _check(loaded.splits, recipe)
+        stored_splits = {name: rows for name, rows in loaded.splits.items() if not _is_stream(rows)}
+        loaded.fingerprint |= {split: fingerprint(rows) for split, rows in stored_splits.items()}
+    loaded.warnings = notes
+    return loaded
+
+
+def _absent(spec: Spec) -> str | None:
+    for is_cached, sentence in _wanted(spec):
+        if not is_cached and hub.unreachable():
+            return sentence()
+    return None
+
+
+def _wanted(spec: Spec) -> Iterator[tuple[object, Callable[[], str]]]:
+    """What is needed of the hub, one by one: whether the cache has it, and what to say if it can't be had."""
+    model, data = spec.model, spec.data
+    if model.name is not None and not Path(model.name).is_dir():
+        repo = hub.Repo("model", model.name, model.revision)
+        yield hub.cached_model(repo, "weights" if model.pretrained else "config"), partial(hub.absent, repo)
+    if model.processor is not None and not Path(model.processor).is_dir():
+        repo = hub.Repo("model", model.processor)
+        yield hub.cached_model(repo, "processor"), partial(hub.absent, repo)
+    if data.path is not None:
+        repo = hub.Repo("dataset", data.path, data.revision)
+        yield hub_rows.cached(repo, data.name), partial(hub_rows.absent, repo, data.name)
+
+
+def _sample(recipe: Recipe, folder: Path) -> Loaded:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = recipe.sample(folder)
+    return Loaded(rows, ModelSource(str(folder)), "sample")
+
+
+def _given(spec: Spec, recipe: Recipe) -> Loaded:
+    """The data that the spec names, under our names of splits and columns."""
+    source = ModelSource.of(spec.model)
+    source.fetch()
+    loaded = (_from_hub if spec.data.path else _from_files)(spec, recipe, source)
+    if spec.data.streaming:
+        loaded.splits["train"], _ = typed(loaded.splits["train"])
+    for split, rows in loaded.splits.items():
+        loaded.splits[split] = columns.renamed(rows, spec.data.columns, split)
+    if spec.data.holdout:
+        _hold_out(loaded.splits, spec, recipe)
+    return loaded
+
+
+def _from_hub(spec: Spec, recipe: Recipe, source: ModelSource) -> Loaded:
+    data = spec.data
+    repo = hub.Repo("dataset", str(data.path), data.revision)
+    theirs, commit = hub_rows.load(repo, data.name, streaming=data.streaming)
+    names = splits.chosen(spec, recipe, theirs)
+    rows = {ours: theirs[name] for ours, name in names.items()}
+    prints = {}
+    if data.streaming:
+        rows = {ours: found if ours == "train" else stored(_limited(found, spec, ours)) for ours, found in rows.items()}
+        prints["train"] = _digest([repo.id, data.name, commit, names["train"]])
+    return Loaded(rows, source, "hub", prints, commit=commit)
+
+
+def _from_files(spec: Spec, recipe: Recipe, source: ModelSource) -> Loaded:
+    names = splits.chosen(spec, recipe, spec.data.files)
+    streamed = names["train"] if spec.data.streaming else None
+    theirs = files.load(spec.data, set(names.values()), streamed)
+    prints = {}
+    if streamed is not None:
+        paths = files.found("train", spec.data.files[streamed])
+        prints["train"] = _digest([file_fingerprint(path) for path in paths])
+    return Loaded({ours: theirs[name] for ours, name in names.items()}, source, "files", prints)
+
+
+def _hold_out(rows: Splits, spec: Spec, recipe: Recipe) -> None:
+    wanted = [split for split in splits.evaluated(spec, recipe) if split not in rows]
+    if not wanted:
+        warnings.warn("[data].holdout is not used: the data has all the splits that are measured on", stacklevel=2)
+    elif len(wanted) > 1 or spec.data.streaming:
+        why = "rows of a stream can't be set aside" if spec.data.streaming else f"{', '.join(wanted)} are missing"
+        raise DataError(f"[data].holdout makes one split out of stored rows, but {why}", split=wanted[0])
+    else:
+        rows["train"], rows[wanted[0]] = splits.hold_out(rows["train"], float(spec.data.holdout or 0), spec.seed)
+
+
+def _limited(rows: Any, spec: Spec, split: str) -> Any:
+    limit = spec.data.limit.get(split)
+    if limit is None:
+        return rows
+    return rows.take(limit) if _is_stream(rows) else rows.select(range(min(limit, len(rows))))
+
+
+def _check(rows: Splits, recipe: Recipe) -> None:
+    """Refuse what can't be trained on; of a stream, its first rows stand for all."""
+    looked_at = {split: _first_rows(found) if _is_stream(found) else found for split, found in rows.items()}
+    for split, found in looked_at.items():
+        if not len(found):
+            raise DataError("there are no rows", split=split)
+        columns.require(found.column_names, recipe.columns(), split)
+    shared = [name for name in recipe.columns() if all(name in found.column_names for found in looked_at.values())]
+    if shared:
+        warn_of_overlap(looked_at, shared)
+    recipe.check(looked_at)
+
+
+def _first_rows(stream: Any) -> Dataset:
+    from datasets import Dataset
+
+    return typed(stream)[1] or Dataset.from_dict({})
+
+
+def _is_stream(rows: Any) -> bool:
+    from datasets import IterableDataset
+
+    return isinstance(rows, IterableDataset)
+
+
+def _digest(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
