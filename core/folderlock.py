@@ -9,8 +9,15 @@ import socket
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from taskrecipe.core.errors import UsageError
+
+LOCK = ".lock"
+"""The name of the file."""
+
+PATIENCE = 5.0
+"""Seconds for what is left of a killed process to end, if it is that which has the lock."""
 
 _held: set[int] = set()
 
@@ -36,13 +43,14 @@ class FolderLock:
         """Take the lock, or say who has it; one that was left by a killed process is free."""
         if self._file is not None:
             return
-        file = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(file)
-            os.close(file)
-            raise UsageError(f"{self.folder} is in use by {holder}: two runs can't share a folder") from None
+        file = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        deadline = time.monotonic() + PATIENCE
+        while not _locked(file):
+            holder = _read(file)
+            if _is_alive(holder) or time.monotonic() > deadline:
+                os.close(file)
+                raise UsageError(f"{self.folder} is in use by {_shown(holder)}: two runs can't share a folder")
+            time.sleep(0.02)
         _held.add(file)
         self._file = file
         _write(file, {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()})
@@ -56,20 +64,45 @@ class FolderLock:
             self._file = None
 
 
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
-def _write(file: int, record: dict[str, object]) -> None:
+def _write(file: int, holder: dict[str, Any]) -> None:
     os.ftruncate(file, 0)
-    os.pwrite(file, json.dumps(record).encode(), 0)
+    os.pwrite(file, json.dumps(holder).encode(), 0)
 
 
-def _holder(file: int) -> str:
-    for _ in range(20):  # it may have the lock already and be about to write its name
-        try:
-            record = json.loads(os.pread(file, 4096, 0))
-            return f"process {record['pid']} on {record['host']} since {record['since']}"
-        except (ValueError, KeyError, TypeError):
-            time.sleep(0.01)
-    return "another process"
+def _read(file: int) -> dict[str, Any] | None:
+    """Who has written its name; None if that is only about to be done."""
+    try:
+        holder = json.loads(os.pread(file, 4096, 0))
+        return {"pid": int(holder["pid"]), "host": str(holder["host"]), "since": str(holder["since"])}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_alive(holder: dict[str, Any] | None) -> bool:
+    if holder is None:
+        return False
+    if holder["host"] != socket.gethostname():
+        return True  # as far as can be known here
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _shown(holder: dict[str, Any] | None) -> str:
+    return "process {pid} on {host} since {since}".format(**holder) if holder else "another process"

@@ -15,7 +15,7 @@ from typing import Any
 
 from taskrecipe.core import durable
 from taskrecipe.core.errors import UsageError
-from taskrecipe.core.folderlock import FolderLock
+from taskrecipe.core.folderlock import LOCK, FolderLock
 from taskrecipe.core.redaction import redact, to_json
 from taskrecipe.core.runlog import RunLog
 
@@ -48,7 +48,7 @@ class RunFolder:
             folder.lock()
         except OSError as error:
             raise UsageError(f"can't make the run folder {out or RUNS / name}: {error.strerror or error}") from error
-        if (folder.path / MARKER).exists():  # of a run that was started there at the same moment, and has ended
+        if _names(folder.path):  # of a run that was started there at the same moment, and has ended
             folder.close()
             raise _taken(folder.path)
         created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -172,14 +172,21 @@ def _claim_exactly(out: Path) -> Path:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{out} is a file; name a new folder for the run")
     path.mkdir(parents=True, exist_ok=True)
-    if any(entry.name != ".lock" for entry in path.iterdir()):
+    if _names(path) and not (path / LOCK).exists():  # who has the lock is asked for it first
         raise _taken(path)
     return path
 
 
+def _names(path: Path) -> set[str]:
+    """What is in a folder, besides what a start leaves there that was killed before it had begun."""
+    return {entry.name for entry in path.iterdir()} - {LOCK, f".{MARKER}.tmp"}
+
+
 def _taken(path: Path) -> UsageError:
     if (path / MARKER).exists():
-        return UsageError(f"{path} holds a run already; `recipe resume {path}` goes on with it, or name a new folder")
+        return UsageError(
+            f"{path} holds a run already; go on with it by `recipe resume {path}` or --resume, or name a new folder"
+        )
     return UsageError(f"{path} is not empty and not a run; name a new folder, or an empty one")
 
 

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from taskrecipe.core.environment import describe
+from taskrecipe.core.errors import UsageError
+from taskrecipe.core.runfolder import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _run(out: str = "run") -> RunFolder:
+    return RunFolder.create("name", Path(out))
+
+
+# Where --------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_name_get_a_folder_each():
+    folders = [RunFolder.create("mrpc") for _ in range(3)]
+    assert [str(folder.path) for folder in folders] == ["runs/mrpc", "runs/mrpc-2", "runs/mrpc-3"]
+    assert [folder.name for folder in folders] == ["mrpc", "mrpc-2", "mrpc-3"]
+    assert len({folder.run_id for folder in folders}) == 3
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "...", "a/b", "../x", "x" * 65, "a b", "a\0", "~"])
+def test_a_name_that_could_lead_elsewhere_is_refused(name: str):
+    with pytest.raises(UsageError, match="can't be a run's name"):
+        RunFolder.create(name)
+    assert not Path("runs").exists()
+
+
+def test_a_folder_that_is_asked_for_is_made_with_its_parents(tmp_path: Path):
+    assert _run("a/b").path == tmp_path / "a" / "b"
+
+
+def test_an_empty_folder_may_be_asked_for():
+    Path("empty").mkdir()
+    assert _run("empty").path.name == "empty"
+
+
+def test_a_folder_with_something_in_it_is_left_as_it_is():
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="not empty and not a run"):
+        _run("full")
+    assert [path.name for path in Path("full").iterdir()] == ["notes.txt"]
+
+
+def test_a_folder_with_a_run_in_it_points_to_resuming():
+    _run().close()
+    with pytest.raises(UsageError, match=r"holds a run already; go on with it by `recipe resume .*run`"):
+        _run()
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("/", "name a new folder inside it"),
+        ("/..", "name a new folder inside it"),
+        ("~", "name a new folder inside it"),
+        ("file", "is a file"),
+        ("file/below", "can't make the run folder"),
+        ("/proc/run", "can't make the run folder"),
+        ("x" * 300, "can't make the run folder"),
+        ("loop", "can't"),
+        ("~nobody-of-that-name/x", "can't be a run folder"),
+        ("a\0b", "can't be a run folder"),
+    ],
+)
+def test_a_place_that_can_not_be_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, message: str):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    Path("file").write_text("mine")
+    Path("loop").symlink_to("loop")
+    with pytest.raises(UsageError, match=message):
+        _run(out)
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything can be written by root")
+def test_a_read_only_place_is_named():
+    Path("locked").mkdir(mode=0o500)
+    with pytest.raises(UsageError, match=r"can't make the run folder .*Permission denied"):
+        _run("locked/run")
+
+
+def test_a_run_is_found_again():
+    made = _run()
+    assert RunFolder.open(Path("run")).run_id == made.run_id
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [(None, "is not the folder of a run: it has no run.json"), ("{", "is damaged"), ("[]", "is damaged")],
+)
+def test_a_folder_that_is_no_run_can_not_be_opened(marker: str | None, message: str):
+    Path("other").mkdir()
+    if marker is not None:
+        Path("other/run.json").write_text(marker)
+    with pytest.raises(UsageError, match=message):
+        RunFolder.open(Path("other"))
+
+
+def test_a_place_that_is_not_there_can_not_be_opened():
+    with pytest.raises(UsageError, match=r"nowhere is not the folder of a run.*No such file"):
+        RunFolder.open(Path("nowhere"))
+
+
+# Whose --------------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_has_the_lock_until_it_is_closed():
+    with _run() as made:
+        other = RunFolder.open(made.path)
+        with pytest.raises(UsageError, match=f"in use by process {os.getpid()}"):
+            other.lock()
+    other.lock()
+    other.close()
+
+
+# What ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_the_old_or_the_new_one_and_nothing_else_is_left(monkeypatch: pytest.MonkeyPatch):
+    run = _run()
+    run.write_json("results.json", {"status": "old"})
+
+    def killed(file: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.write_json("results.json", {"status": "new"})
+    assert run.read_json("results.json") == {"status": "old"}
+    assert {path.name for path in run.path.iterdir()} == {".lock", "run.json", "results.json"}
+
+
+def test_files_can_be_read_by_those_whom_the_system_lets():
+    run = _run()
+    run.write_text("spec.toml", "a = 1\n")
+    (run.path / "made.txt").touch()
+    assert (run.path / "spec.toml").stat().st_mode == (run.path / "made.txt").stat().st_mode
+
+
+def test_a_file_that_is_missing_or_damaged_is_named():
+    run = _run()
+    (run.path / "damaged.json").write_text("{")
+    for name in ("missing.json", "damaged.json"):
+        with pytest.raises(UsageError, match=name):
+            run.read_json(name)
+
+
+def test_the_log_grows_by_lines_that_others_see_at_once():
+    run = _run()
+    for step in range(3):
+        run.log({"event": "update", "step": step, "loss": step / 3})
+        last = (run.path / "log.jsonl").read_text().splitlines()[-1]
+        assert json.loads(last) == {"event": "update", "step": step, "loss": step / 3}
+    assert [record["step"] for record in run.read_log()] == [0, 1, 2]
+
+
+def test_what_came_after_the_checkpoint_is_dropped_from_the_log():
+    run = _run()
+    for step in range(6):
+        run.log({"event": "update", "step": step})
+        run.log({"event": "evaluate", "step": step})
+    with (run.path / "log.jsonl").open("a") as file:
+        file.write('{"event": "update", "st')
+    assert len(list(run.read_log())) == 12
+    run.drop_log_after(3)
+    run.log({"event": "start", "step": 3})
+    told = [(record["event"], record["step"]) for record in map(json.loads, _lines(run))]
+    assert told == [(event, step) for step in range(4) for event in ("update", "evaluate")] + [("start", 3)]
+
+
+def test_a_torn_line_alone_is_dropped_too():
+    run = _run()
+    run.log({"event": "start", "step": 0})
+    with (run.path / "log.jsonl").open("a") as file:
+        file.write('{"event": "end", "step": 0}')  # complete but for its end of line: more may have been to come
+    run.drop_log_after(0)
+    assert _lines(run) == ['{"event": "start", "step": 0}']
+
+
+def test_a_log_that_is_not_there_yet_is_empty():
+    run = _run()
+    run.drop_log_after(3)
+    assert list(run.read_log()) == []
+
+
+def _lines(run: RunFolder) -> list[str]:
+    return (run.path / "log.jsonl").read_text().splitlines()
+
+
+# The model ----------------------------------------------------------------------------------------------
+
+
+def _export(run: RunFolder, text: str) -> None:
+    with run.replacing_model() as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "config.json").write_text(text)
+
+
+def _exported(run: RunFolder) -> str:
+    return (run.model / "sub" / "config.json").read_text()
+
+
+def test_a_model_takes_the_place_of_the_one_before_whole():
+    run = _run()
+    _export(run, "one")
+    assert _exported(run) == "one"
+    _export(run, "two")
+    assert _exported(run) == "two"
+    assert {path.name for path in run.path.iterdir()} == {".lock", "run.json", "model"}
+
+
+def test_an_export_that_fails_leaves_the_one_before():
+    run = _run()
+    _export(run, "one")
+    with pytest.raises(TypeError), run.replacing_model() as folder:
+        (folder / "config.json").write_text(1)  # type: ignore[arg-type]
+    assert _exported(run) == "one"
+    assert {path.name for path in run.path.iterdir()} == {".lock", "run.json", "model"}
+
+
+def test_a_kill_between_the_renames_of_an_export_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch):
+    run = _run()
+    _export(run, "one")
+    real = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if path.name == ".tmp-model":
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _export(run, "two")
+    run.close()
+    again = RunFolder.open(run.path)
+    again.lock()
+    assert _exported(again) == "one"
+    _export(again, "three")
+    assert _exported(again) == "three"
+
+
+# Secrets ------------------------------------------------------------------------------------------------
+
+
+def test_no_canary_gets_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    canaries = {"HF_TOKEN": "canary-1-hf", "WANDB_API_KEY": "canary-2-wandb", "MY_PASSWORD": 'canary-3-äö"\\'}
+    for name, value in canaries.items():
+        monkeypatch.setenv(name, value)
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for command in (
+        "git init -q",
+        "git remote add origin https://me:canary-4-remote@host/x.git",
+        "git -c user.name=canary-5 -c user.email=canary-6 commit -q --allow-empty -m first",
+    ):
+        subprocess.run(command.split(), check=True, cwd=repository)
+    run = _run()
+    spread = " ".join(canaries.values())
+    run.write_json("environment.json", describe(repository) | {"note": spread})
+    run.write_text("spec.toml", f"a = '{spread}'\n")
+    run.write_json("results.json", {"error": [spread], spread: 1})
+    run.log({"event": "warning", "step": 0, "message": spread})
+    assert run.read_json("environment.json")["git"]["remote"] == "https://[redacted]@host/x.git"
+    written = [path for path in run.path.rglob("*") if path.is_file()]
+    assert len(written) == 6
+    for path in written:
+        assert "canary" not in path.read_text()
