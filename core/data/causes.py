@@ -32,6 +32,8 @@ def reason(error: BaseException) -> str:
         return "there are no rows"
     if isinstance(error, UnicodeDecodeError):
         return "the text is not UTF-8; save it as UTF-8"
+    if isinstance(error, KeyError):
+        return f"{message} is missing"
     if isinstance(error, EOFError):
         return f"the file ends too early: {message}"
     if message.startswith("Schema at index"):

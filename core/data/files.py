@@ -6,10 +6,11 @@ import glob
 import gzip
 import json
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taskrecipe.core.data import coco, voc
 from taskrecipe.core.data.causes import explained
 from taskrecipe.core.errors import DataError
 
@@ -25,7 +26,6 @@ BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "jsonl": ("json", {}),
     "parquet": ("parquet", {}),
     "text": ("text", {}),
-    "imagefolder": ("imagefolder", {}),
 }
 
 ENDINGS = {
@@ -46,12 +46,12 @@ def load(data: Data, wanted: Collection[str], streamed: str | None = None) -> di
     """The `wanted` splits of `[data.files]`, all of them stored but the `streamed` one."""
     paths = {split: found(split, data.files[split]) for split in wanted}
     format = data.format or guess_format(paths, with_images=data.images is not None)
-    if format in ("coco", "voc"):
-        from taskrecipe.core.data import coco, voc
-
-        return (coco if format == "coco" else voc).load(paths, data.images and Path(data.images))
-    if format == "imagefolder":
-        return _pictures(paths)
+    if format in PICTURES:
+        if streamed is not None:
+            raise DataError(
+                f"[data].streaming reads text and tables, not {format!r}: pictures are not kept in memory anyway"
+            )
+        return PICTURES[format](paths, Path(data.images) if data.images else None)
     return {split: _rows(files, format, split, streaming=split == streamed) for split, files in paths.items()}
 
 
@@ -81,7 +81,7 @@ def guess_format(paths: Paths, *, with_images: bool) -> str:
     names = ", ".join(sorted({path.name for files in paths.values() for path in files})[:5])
     raise DataError(
         f"[data.files] have endings that tell no common format ({names}); set [data].format to one of "
-        f"{', '.join([*BUILDERS, 'coco', 'voc'])}"
+        f"{', '.join([*BUILDERS, *PICTURES])}"
     )
 
 
@@ -164,7 +164,7 @@ def _warn_of_line_breaks(rows: Any, split: str) -> None:
         )
 
 
-def _pictures(paths: Paths) -> dict[str, Any]:
+def _folders(paths: Paths, _images: Path | None) -> dict[str, Any]:
     """Pictures with the names of their folders as labels, which are the same numbers in every split."""
     from datasets import load_dataset
 
@@ -175,3 +175,10 @@ def _pictures(paths: Paths) -> dict[str, Any]:
     with explained(f"'{next(iter(paths.values()))[0]}'"):
         splits: Mapping[str, Any] = load_dataset("imagefolder", data_files=patterns)
     return dict(zip(paths, splits.values(), strict=True))
+
+
+PICTURES: dict[str, Callable[[Paths, Path | None], dict[str, Any]]] = {
+    "imagefolder": _folders,
+    "coco": coco.load,
+    "voc": voc.load,
+}
