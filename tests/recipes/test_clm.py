@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import weakref
+from itertools import chain, pairwise
+
+import pytest
+import torch
+from datasets import Dataset
+from languageruns import TEXTS, evaluated, language_loop, language_spec, model_source, prepared, sample_run, tiny_model
+
+from taskrecipe.core.errors import DataError, UsageError
+from taskrecipe.recipes.clm import keeps_documents_apart
+from taskrecipe.recipes.language import IGNORED
+
+
+def tokens_of(recipe, texts=TEXTS, end="eos"):
+    ends = {"eos": [recipe.processor.eos_token_id], "none": []}[end]
+    return [recipe.processor(text)["input_ids"] + ends for text in texts]
+
+
+def joined(rows):
+    return [int(token) for row in rows for token in row["input_ids"]]
+
+
+# Rows ----------------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_all_texts_joined_each_ended_by_the_end_of_text_token():
+    recipe, splits = prepared(language_spec("clm"))
+    rows = splits["train"]
+    assert joined(rows) == list(chain(*tokens_of(recipe)))
+    assert [len(row["input_ids"]) for row in rows][:-1] == [16] * (len(rows) - 1)
+    assert 1 < len(rows[-1]["input_ids"]) < 16
+
+
+def test_a_dropped_tail_is_counted():
+    with pytest.warns(UserWarning, match=r"1 of \d+ rows have fewer than 16 tokens and are dropped, (\d+) of"):
+        recipe, splits = prepared(language_spec("clm", {"tail": "drop"}))
+    everything = list(chain(*tokens_of(recipe)))
+    assert joined(splits["train"]) == everything[: len(everything) // 16 * 16]
+
+
+def test_a_tail_of_one_token_has_nothing_to_predict_and_is_counted_too():
+    texts = {"train": ["".join(chr(97 + i) for i in range(17))], "validation": ["ab"]}  # no pair of letters twice
+    with pytest.warns(UserWarning, match=r"train: 1 of 2 rows .* dropped, 1 of 17 tokens"):
+        _, splits = prepared(language_spec("clm", {"separator": "none"}), texts)
+    assert [len(row["input_ids"]) for row in splits["train"]] == [16]
+
+
+def test_blank_lines_are_part_of_the_text_where_lines_are_joined():
+    texts = {"train": ["= title =", "", "first line"], "validation": ["x y"]}
+    with pytest.warns(UserWarning, match="1 of 3 texts are blank"):
+        recipe, splits = prepared(language_spec("clm", {"separator": "newline"}), texts)
+    assert recipe.processor.decode(joined(splits["train"])) == "= title =\n\nfirst line\n"
+
+
+def test_texts_that_bring_their_own_line_ends_are_joined_as_they_are():
+    texts = {"train": ["= title =\n", " \n", "first line\n"], "validation": ["x y"]}
+    with pytest.warns(UserWarning, match="1 of 3 texts are blank"):
+        recipe, splits = prepared(language_spec("clm", {"separator": "none"}), texts)
+    assert recipe.processor.decode(joined(splits["train"])) == "= title =\n \nfirst line\n"
+
+
+@pytest.mark.parametrize("rows", ["chunks", "packs", "documents"])
+def test_blank_documents_are_left_out_and_counted(rows):
+    texts = {"train": [*TEXTS, "", " \n\t"], "validation": TEXTS}
+    with pytest.warns(UserWarning, match="2 of 9 texts are blank"):
+        recipe, splits = prepared(language_spec("clm", {"rows": rows}), texts)
+    assert sorted(joined(splits["train"])) == sorted(chain(*tokens_of(recipe)))
+
+
+def test_documents_become_rows_of_their_own_and_long_ones_several():
+    recipe, splits = prepared(language_spec("clm", {"rows": "documents"}))
+    expected = [one[i : i + 16] for one in tokens_of(recipe) for i in range(0, len(one), 16)]
+    assert [row["input_ids"] for row in splits["train"]] == [row for row in expected if len(row) > 1]
+
+
+def test_packs_hold_whole_documents_with_positions_that_restart():
+    recipe, splits = prepared(language_spec("clm", {"rows": "packs", "length": 64}))
+    packed = []
+    for row in splits["train"]:
+        assert len(row["input_ids"]) <= 64
+        starts = [i for i, position in enumerate(row["position_ids"]) if position == 0]
+        bounds = [*starts, len(row["input_ids"])]
+        packed += [row["input_ids"][a:b] for a, b in pairwise(bounds)]
+    assert sorted(packed) == sorted(one[i : i + 64] for one in tokens_of(recipe) for i in range(0, len(one), 64))
+
+
+# Packing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "mistral", "qwen2"])
+def test_a_document_in_a_pack_gets_the_logits_it_gets_alone(kind):
+    config = {"sliding_window": 8} if kind == "mistral" else {}
+    spec = language_spec("clm", {"rows": "packs", "length": 48}, model={"type": kind, "config": config})
+    recipe, splits = prepared(spec)
+    model = tiny_model(recipe).eval()
+    batch = recipe.collate(list(splits["train"]))
+    together = recipe.loss(model, batch).outputs.logits
+    compared = 0
+    for row, logits in zip(splits["train"], together, strict=True):
+        bounds = [*(i for i, p in enumerate(row["position_ids"]) if p == 0), len(row["input_ids"])]
+        for start, end in pairwise(bounds):
+            alone = model(input_ids=torch.tensor([row["input_ids"][start:end]]), use_cache=False).logits[0]
+            assert (alone - logits[start:end]).abs().max() < (1e-12 if kind == "gpt2" else 1e-6)  # RoPE is float32
+            compared += 1
+    assert compared > len(splits["train"])
+
+
+def test_packing_changes_neither_loss_nor_perplexity():
+    numbers = {
+        rows: evaluated(language_loop(language_spec("clm", {"rows": rows, "length": 64})))
+        for rows in ("packs", "documents", "chunks")
+    }
+    assert numbers["packs"] == pytest.approx(numbers["documents"], rel=1e-12)
+    assert numbers["chunks"]["perplexity"] != pytest.approx(numbers["documents"]["perplexity"], rel=1e-6)
+
+
+def test_no_token_is_predicted_from_another_document():
+    recipe, splits = prepared(language_spec("clm", {"rows": "packs", "length": 64}))
+    batch = recipe.collate(list(splits["train"]))
+    documents = sum(row["position_ids"].count(0) for row in splits["train"])
+    tokens = len(joined(splits["train"]))
+    assert recipe.weights(batch) == {"loss": tokens - documents}
+    assert (batch["labels"][batch["position_ids"] == 0] == IGNORED).all()
+
+
+@pytest.mark.parametrize("kind", ["bloom", "opt"])
+def test_an_architecture_that_mixes_packed_documents_is_refused(kind):
+    config = {"word_embed_proj_dim": 64} if kind == "opt" else {}
+    spec = language_spec("clm", {"rows": "packs"}, model={"type": kind, "config": config})
+    recipe, _ = prepared(spec)
+    with pytest.raises(UsageError, match=rf"a {kind} model attends from one packed document to another"):
+        recipe.load_model(model_source(spec))
+
+
+def test_the_packing_probe_leaves_the_model_as_it_was():
+    recipe, _ = prepared(language_spec("clm", {"rows": "packs"}))
+    model = tiny_model(recipe)
+    assert keeps_documents_apart(model.train())
+    assert model.training
+
+
+# Evaluation ----------------------------------------------------------------------------------------------
+
+
+def test_evaluation_keeps_no_logits_and_three_numbers_a_row():
+    """So memory stays the same for any number of rows, however large the vocabulary."""
+    loop = language_loop(language_spec("clm", {"rows": "documents"}, evaluate={"batch_size": 1}))
+    kept: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def watch(_module, _inputs, outputs):
+        nonlocal most
+        kept.append(weakref.ref(outputs.logits))
+        most = max(most, sum(one() is not None for one in kept))
+
+    loop.module.register_forward_hook(watch)
+    evaluated(loop)
+    assert len(kept) > 5
+    assert most <= 2  # the batch at hand, and the one before until its name is taken
+    batch = loop.recipe.collate(loop.evaluations[0].rows.__getitems__([0, 1, 2]))
+    outputs = loop.recipe.loss(loop.model, batch).outputs
+    assert {len(value) for value in loop.recipe.predictions(loop.model, batch, outputs).values()} == {3}
+
+
+# Hostile data --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", ["chunks", "packs", "documents"])
+def test_a_split_without_a_word_is_refused(rows):
+    with pytest.warns(UserWarning, match="2 of 2 texts are blank"), pytest.raises(DataError, match="no row is left"):
+        prepared(language_spec("clm", {"rows": rows}), {"train": TEXTS, "validation": ["", " "]})
+
+
+def test_a_missing_text_is_refused_with_its_row():
+    with pytest.raises(DataError, match=r"split 'train', row 1, column 'text'"):
+        prepared(language_spec("clm"), {"train": ["a b", None, "c"], "validation": TEXTS})
+
+
+def test_a_tail_policy_that_leaves_nothing_is_refused():
+    with (
+        pytest.warns(UserWarning, match="validation: 1 of 1 rows have fewer than 16 tokens"),
+        pytest.raises(DataError, match=r"split 'validation'.*no row is left"),
+    ):
+        prepared(language_spec("clm", {"tail": "drop"}), {"validation": ["few words"], "train": TEXTS})
+
+
+def test_a_row_of_ten_megabytes_becomes_many_rows():
+    word = "abcdefghij" * 20
+    texts = {"train": [f"{word} " * 50_000], "validation": [word]}
+    with pytest.warns(UserWarning, match="1 of 1 texts are a megabyte or longer"):
+        recipe, splits = prepared(language_spec("clm", {"rows": "documents", "length": 512}), texts)
+    lengths = recipe.lengths(splits["train"])
+    assert max(lengths) == 512
+    assert sum(lengths) >= 50_000
+
+
+@pytest.mark.parametrize("text", ["emoji 🦞 and Ünïcödé", "\u202e turned \ufeff", "a\r\nb\tc"])
+def test_any_text_comes_back_from_a_trained_tokenizer(text):
+    recipe, splits = prepared(language_spec("clm", {"separator": "none"}), {"train": [text] * 9, "validation": [text]})
+    assert recipe.processor.decode(joined(splits["validation"])) == text
+
+
+# Streams -------------------------------------------------------------------------------------------------
+
+
+def test_a_block_of_a_stream_is_cut_by_itself_and_may_be_empty():
+    spec = language_spec("clm", data={"streaming": True}, train={"updates": 3})
+    with pytest.warns(UserWarning, match="the tokenizer learns from the first 7 rows of the stream"):
+        recipe, _ = prepared(spec)
+    block = Dataset.from_dict({"text": TEXTS})
+    assert joined(recipe.preprocess(block, "train")) == joined(recipe.preprocess(block, "train"))
+    assert len(recipe.preprocess(Dataset.from_dict({"text": ["", " "]}), "train")) == 0
+
+
+# Options -------------------------------------------------------------------------------------------------
+
+
+def test_only_chunks_have_a_tail():
+    with pytest.raises(ValueError, match="tail = 'drop' is for rows = 'chunks'"):
+        language_spec("clm", {"tail": "drop", "rows": "packs"})
+
+
+def test_a_tokenizer_without_an_end_of_text_token_needs_another_separator(tmp_path):
+    from taskrecipe.core.sample_text import write_tiny_bert
+
+    write_tiny_bert(tmp_path, ["a", "b"])
+    spec = language_spec("clm", {"tokenizer": None, "size": None}, model={"type": None, "name": str(tmp_path)})
+    with pytest.raises(UsageError, match=r"set \[task\].separator to 'newline' or 'none'"):
+        prepared(spec)
+
+
+# Sample --------------------------------------------------------------------------------------------------
+
+
+def test_the_sample_is_learnt_far_below_what_word_counts_give(tmp_path):
+    """Untrained, perplexity is the vocabulary's size; word counts alone would give 70."""
+    spec = language_spec(
+        "clm", {"length": 64, "tokenizer": None}, train={"epochs": 3, "batch_size": 16, "learning_rate": 5e-3}
+    )
+    numbers = sample_run(spec, tmp_path)
+    assert numbers[0]["perplexity"] > 500
+    assert numbers[-1]["perplexity"] < 12
+    assert numbers[-1]["accuracy"] > 0.35

@@ -1,0 +1,227 @@
+"""What both language modelling recipes promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from languageruns import TEXTS, evaluated, language_loop, language_spec, model_source, prepared, tiny_model
+
+from taskrecipe.core.errors import UsageError
+from taskrecipe.core.model import ModelSource
+from taskrecipe.core.training.batches import Preparation, Request
+from taskrecipe.recipes import language
+from taskrecipe.recipes.grammar import sample_splits
+
+RECIPES = ["clm", "mlm"]
+LAYOUTS = [("clm", "chunks"), ("clm", "packs"), ("clm", "documents"), ("mlm", "chunks"), ("mlm", "documents")]
+
+
+# Accumulation, evaluation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("recipe", "rows"), LAYOUTS)
+@pytest.mark.parametrize("update", [0, -1], ids=["full", "short last window"])
+def test_accumulation_gives_the_gradients_of_one_batch(recipe, rows, update):
+    gradients = {}
+    for accumulate in (1, 2, 4):
+        spec = language_spec(recipe, {"rows": rows, "length": 40}, train={"accumulate": accumulate})
+        loop = language_loop(spec)
+        loop.model.train()
+        taken = next(loop.updates(update % loop.per_epoch))
+        assert len({batch.weights["loss"] for batch in taken.batches}) > 1 or accumulate == 1
+        loop.recipe.backward(loop.model, taken)
+        gradients[accumulate] = [parameter.grad.clone() for parameter in loop.module.parameters()]
+    for accumulate in (2, 4):
+        pairs = zip(gradients[1], gradients[accumulate], strict=True)
+        assert max(float((one - other).abs().max()) for one, other in pairs) < 1e-12
+
+
+@pytest.mark.parametrize(("recipe", "rows"), LAYOUTS)
+def test_perplexity_weighs_every_token_alike_at_every_batch_size(recipe, rows):
+    """Against a loop over rows written out by hand; a mean of the rows' means is something else."""
+    task = {"rows": rows, "length": 40}
+    loop = language_loop(language_spec(recipe, task))
+    losses, hits = [], []
+    evaluation = loop.evaluations[0]
+    preparation = Preparation(loop.recipe, evaluation.rows, training=False)
+    with torch.no_grad():
+        for number in range(len(evaluation.rows)):
+            batch = preparation[Request((number,))].inputs
+            labels = batch.pop("labels")[0]
+            scores = loop.model.eval()(**batch, **({"use_cache": False} if recipe == "clm" else {})).logits[0]
+            if recipe == "clm":
+                scores, labels = scores[:-1], labels[1:]
+            chosen = labels != -100
+            chances = scores.log_softmax(-1)[torch.arange(len(labels)), labels.clamp(min=0)]
+            losses.append((-chances[chosen]).tolist())
+            hits += (scores.argmax(-1) == labels)[chosen].tolist()
+    every = [loss for row in losses for loss in row]
+    expected = {
+        "perplexity": math.exp(math.fsum(every) / len(every)),
+        "accuracy": sum(hits) / len(hits),
+        "loss": math.fsum(every) / len(every),
+    }
+    of_means = math.exp(np.mean([np.mean(row) for row in losses]))
+    for batch_size in (1, 2, 3, 8):
+        loop = language_loop(language_spec(recipe, task, evaluate={"batch_size": batch_size}))
+        numbers = evaluated(loop)
+        assert numbers == pytest.approx(expected, rel=1e-12)
+        assert numbers["perplexity"] != pytest.approx(of_means, rel=1e-6)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_two_evaluations_of_the_same_weights_give_the_same_numbers(recipe):
+    loop = language_loop(language_spec(recipe), dtype=torch.float32)
+    first = evaluated(loop)
+    loop.progress.step = 99  # masks of evaluation depend on the row alone
+    assert evaluated(loop) == first
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_labels_are_smoothed_in_training_only(recipe):
+    spec = language_spec(recipe, train={"label_smoothing": 0.2})
+    loop = language_loop(spec)
+    batch = next(loop.updates(0)).batches[0].inputs
+    model = loop.model
+    logits = model.eval()(**{key: value for key, value in batch.items() if key != "labels"}).logits
+    labels = batch["labels"]
+    if recipe == "clm":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    plain, smooth = (
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=share)
+        for share in (0.0, 0.2)
+    )
+    assert float(loop.recipe.loss(model.eval(), batch).terms["loss"].detach()) == pytest.approx(float(plain.detach()))
+    assert float(loop.recipe.loss(model.train(), batch).terms["loss"].detach()) == pytest.approx(float(smooth.detach()))
+    assert float(plain.detach()) != pytest.approx(float(smooth.detach()), rel=1e-4)
+
+
+def test_a_batch_with_nothing_to_predict_has_no_loss_and_no_weight():
+    logits = torch.zeros(2, 3, 5, requires_grad=True)
+    labels = torch.full((2, 3), language.IGNORED)
+    loss = language.mean_loss(logits, labels, 0.1)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert not logits.grad.any()
+    numbers = {key: value.numpy() for key, value in language.row_numbers(logits.detach(), labels).items()}
+    assert all(math.isnan(value) for value in language.score(numbers).values())
+
+
+def test_a_hopeless_model_has_an_infinite_perplexity_instead_of_an_overflow():
+    numbers = {"nll": np.array([1e6]), "tokens": np.array([10]), "correct": np.array([0])}
+    assert language.score(numbers)["perplexity"] == math.inf
+
+
+def test_half_precision_logits_are_summed_in_single_precision():
+    logits = torch.randn(1, 4, 50_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    labels = torch.tensor([[1, 2, 3, 4]])
+    exact = language.mean_loss(logits.double(), labels, 0.0)
+    assert float(language.mean_loss(logits, labels, 0.0)) == pytest.approx(float(exact), rel=1e-6)
+
+
+# Tokenizers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_same_texts_train_the_same_tokenizer(recipe):
+    backends = [prepared(language_spec(recipe))[0].processor.backend_tokenizer.to_str() for _ in range(2)]
+    assert backends[0] == backends[1]
+
+
+def test_a_trained_tokenizer_keeps_to_its_size_and_loads_again(tmp_path):
+    from transformers import AutoTokenizer
+
+    recipe, _ = prepared(language_spec("clm", {"tokenizer": {"vocab_size": 300}}))
+    assert len(recipe.processor) == 300
+    recipe.processor.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again(TEXTS)["input_ids"] == recipe.processor(TEXTS)["input_ids"]
+    assert again.eos_token_id == recipe.processor.eos_token_id == 0
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_pretrained_weights_keep_their_tokenizer_and_their_size(recipe, tmp_path):
+    made, _ = prepared(language_spec(recipe))
+    made.processor.save_pretrained(tmp_path)
+    made.load_model(model_source(made.spec)).save_pretrained(tmp_path)
+    source = ModelSource(str(tmp_path))
+    with pytest.raises(UsageError, match=r"\[task.tokenizer\]: the weights of"):
+        prepared(language_spec(recipe, {"size": None}), source=source)
+    with pytest.raises(UsageError, match=r"\[task\].size is 'tiny', but"):
+        prepared(language_spec(recipe, {"tokenizer": None}), source=source)
+    spec = language_spec(recipe, {"tokenizer": None, "size": None})
+    again, _ = prepared(spec, source=source)
+    model = again.load_model(source)
+    assert model.config.hidden_size == 64
+    with pytest.raises(UsageError, match=r"\[task\].length is 9000; the model takes \d+ tokens at most"):
+        prepared(language_spec(recipe, {"tokenizer": None, "size": None, "length": 9000}), source=source)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
+    made, _ = prepared(language_spec("clm", {"tokenizer": {"vocab_size": 300}}))
+    made.load_model(model_source(made.spec)).save_pretrained(tmp_path)
+    other, _ = prepared(language_spec("clm", {"tokenizer": {"vocab_size": 303}}))
+    other.processor.save_pretrained(tmp_path)
+    spec = language_spec("clm", {"tokenizer": None, "size": None})
+    with pytest.raises(
+        UsageError, match=r"the tokenizer has 303 tokens and the model knows 300; set \[model\].processor"
+    ):
+        prepared(spec, source=ModelSource(str(tmp_path)))
+
+
+# Models from scratch -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2", "gpt_neox"])
+def test_a_size_fits_any_architecture(kind):
+    recipe, _ = prepared(language_spec("clm", {"length": 2048, "size": "tiny"}, model={"type": kind}))
+    config = tiny_model(recipe).config
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (64, 2, 2)
+    assert config.vocab_size == len(recipe.processor)
+    assert config.max_position_embeddings >= 2048
+    assert config.eos_token_id == recipe.processor.eos_token_id
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_a_masked_model_from_scratch_takes_rows_of_full_length(kind):
+    texts = {"train": [" ".join(TEXTS * 20)], "validation": TEXTS}
+    spec = language_spec("mlm", {"length": 600}, model={"type": kind})
+    recipe, splits = prepared(spec, texts)
+    batch = Preparation(recipe, splits["train"], training=False)[Request((0,))].inputs
+    assert batch["input_ids"].shape == (1, 600)
+    recipe.loss(tiny_model(recipe), batch)
+
+
+def test_the_configuration_goes_before_the_size():
+    spec = language_spec("clm", {"size": "tiny"}, model={"type": "gpt2", "config": {"n_layer": 3}})
+    config = tiny_model(prepared(spec)[0]).config
+    assert (config.n_layer, config.n_embd) == (3, 64)
+
+
+def test_a_configuration_too_small_for_the_rows_is_refused():
+    with pytest.raises(UsageError, match=r"\[task\].length is 16; the model takes 8 tokens"):
+        prepared(language_spec("clm", model={"type": "gpt2", "config": {"n_positions": 8}}))
+
+
+# The grammar of the samples ------------------------------------------------------------------------------
+
+
+def test_the_sample_can_be_predicted_far_better_than_from_word_counts():
+    texts = sample_splits()["train"]["text"]
+    words = [word for text in texts for word in text.split()]
+    _, counts = np.unique(words, return_counts=True)
+    shares = counts / len(words)
+    assert 60 < math.exp(-(shares * np.log(shares)).sum()) < 80
+    for text in texts:
+        for sentence in text.split(" . "):
+            first, _, noun, verb, *_ = sentence.split()
+            plural = first in ("these", "those", "all", "some")
+            assert (noun[-1] == "s", verb[-1] == "s") == (plural, not plural)
+
+
+def test_sample_splits_share_no_text():
+    splits = sample_splits()
+    assert not set(splits["train"]["text"]) & set(splits["validation"]["text"])

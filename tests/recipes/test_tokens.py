@@ -1,0 +1,89 @@
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskrecipe.recipes import tokens
+from taskrecipe.recipes.tokens import Ragged, as_rows, pack
+
+LISTS = st.lists(st.lists(st.integers(0, 99), max_size=20), max_size=20)
+FILLED = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=20), max_size=20)
+
+
+def lists_of(ragged: Ragged) -> list[list[int]]:
+    return [
+        ragged.values[start:end].tolist() for start, end in zip(ragged.offsets[:-1], ragged.offsets[1:], strict=True)
+    ]
+
+
+@settings(deadline=None)
+@given(LISTS, st.integers(1, 9))
+def test_chunks_are_the_whole_text_in_order_and_all_but_the_last_are_full(lists, length):
+    chunks = lists_of(Ragged.of(lists).chunks(length))
+    assert list(chain(*chunks)) == list(chain(*lists))
+    assert all(len(chunk) == length for chunk in chunks[:-1])
+
+
+@settings(deadline=None)
+@given(LISTS, st.integers(1, 9))
+def test_pieces_never_hold_tokens_of_two_documents(lists, length):
+    expected = [one[i : i + length] for one in lists for i in range(0, len(one), length)]
+    assert lists_of(Ragged.of(lists).pieces(length)) == expected
+
+
+@settings(deadline=None)
+@given(LISTS, st.lists(st.integers(0, 9), max_size=3), st.lists(st.integers(0, 9), max_size=3))
+def test_wrapping_puts_tokens_around_every_list(lists, before, after):
+    assert lists_of(Ragged.of(lists).wrap(before, after)) == [before + one + after for one in lists]
+
+
+@settings(deadline=None)
+@given(FILLED)
+def test_positions_count_from_zero_in_every_list(lists):
+    assert lists_of(Ragged.of(lists).positions()) == [list(range(len(one))) for one in lists]
+
+
+@settings(deadline=None)
+@given(LISTS, st.data())
+def test_keep_and_take_choose_lists(lists, data):
+    ragged = Ragged.of(lists)
+    mask = data.draw(st.lists(st.booleans(), min_size=len(lists), max_size=len(lists)))
+    order = data.draw(st.permutations(range(len(lists))))
+    assert lists_of(ragged.keep(np.array(mask, dtype=bool))) == [
+        one for one, kept in zip(lists, mask, strict=True) if kept
+    ]
+    assert lists_of(ragged.take(order)) == [lists[i] for i in order]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 16), max_size=60))
+def test_packs_hold_every_piece_once_and_never_too_much(lengths):
+    packs = pack(np.array(lengths, dtype=np.int64), 16)
+    assert sorted(chain(*packs)) == list(range(len(lengths)))
+    loads = [sum(lengths[i] for i in members) for members in packs]
+    assert all(load <= 16 for load in loads)
+    # Best fit leaves no two packs that one would hold.
+    assert sum(load <= 8 for load in loads) <= 1
+
+
+def test_packing_fills_rows():
+    lengths = np.random.default_rng(0).integers(1, 65, 2000)
+    assert len(pack(lengths, 64)) <= 1.02 * lengths.sum() / 64
+
+
+@settings(deadline=None)
+@given(LISTS)
+def test_rows_hold_the_lists_and_give_them_back(lists):
+    rows = as_rows({"input_ids": Ragged.of(lists)})
+    assert rows["input_ids"][:] == lists
+    if len(lists) > 1:
+        assert lists_of(Ragged.column(rows, "input_ids")) == lists
+        assert lists_of(Ragged.column(rows.select(range(1, len(lists))), "input_ids")) == lists[1:]
+
+
+def test_rows_beyond_one_arrow_block(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokens, "ROWS_PER_BLOCK", 3)
+    lists = [[i] * (i % 4 + 1) for i in range(10)]
+    assert [list(row["input_ids"]) for row in as_rows({"input_ids": Ragged.of(lists)})] == lists
