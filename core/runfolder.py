@@ -98,11 +98,12 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Put a text file in place, without secrets."""
-        durable.replace(self.path / name, redact(text).encode())
+        durable.replace(self.path / name, redact(text).encode(errors="backslashreplace"))
 
     def write_json(self, name: str, value: Any) -> None:
         """Put a JSON file in place, without secrets; what is not finite becomes null."""
-        durable.replace(self.path / name, to_json(value, indent=2).encode() + b"\n")
+        text = to_json(value, indent=2) + "\n"
+        durable.replace(self.path / name, text.encode(errors="backslashreplace"))
 
     def read_json(self, name: str) -> Any:
         """The content of a JSON file; raises `UsageError` where there is none."""

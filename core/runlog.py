@@ -20,7 +20,7 @@ class RunLog:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line, in one write that other processes see at once."""
-        line = to_json(dict(record)).encode() + b"\n"
+        line = to_json(dict(record)).encode(errors="backslashreplace") + b"\n"
         with durable.naming_full_disk(self.path, len(line)):
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:

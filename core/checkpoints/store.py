@@ -36,9 +36,6 @@ __all__ = ["Checkpoint", "Checkpoints", "Contents"]
 Contents = Mapping[str, "bytes | Mapping[str, torch.Tensor]"]
 """A file's name to its bytes or its tensors."""
 
-MARGIN = 16 * 2**20
-"""Bytes to be left free beside a checkpoint, for the log and what else a run writes."""
-
 
 class Checkpoints:
     """The checkpoints in one run's folder; `keep` is how many of the newest stay, besides the best.
@@ -102,7 +99,7 @@ class Checkpoints:
 
     def foresee(self, checkpoint_bytes: int) -> None:
         """Raise `DiskFullError` now if not even one checkpoint of that size will fit."""
-        needed = checkpoint_bytes + MARGIN
+        needed = checkpoint_bytes + checkpoint_bytes // 20 + 2**16  # for manifest, log and results
         if durable.free_bytes(self.folder) < needed:
             raise DiskFullError(f"no room for a checkpoint in {self.folder}: {durable.room(self.folder, needed)}")
 

@@ -184,6 +184,15 @@ def test_what_came_after_the_checkpoint_is_dropped_from_the_log():
     assert told == [(event, step) for step in range(4) for event in ("update", "evaluate")] + [("start", 3)]
 
 
+def test_names_that_are_no_proper_text_can_be_told():
+    run = _run()
+    odd = {"event": "warning", "step": 0, "message": "file \udcff of größe 1"}
+    run.log(odd)
+    run.write_json("results.json", odd)
+    assert list(run.read_log()) == [odd]
+    assert run.read_json("results.json") == odd
+
+
 def test_a_torn_line_alone_is_dropped_too():
     run = _run()
     run.log({"event": "start", "step": 0})

@@ -108,6 +108,7 @@ def test_an_error_that_is_no_full_disk_is_left_as_it_is(tmp_path: Path, monkeypa
 def test_a_disk_that_will_not_do_is_foreseen(tmp_path: Path):
     checkpoints = store(tmp_path / "not" / "there" / "yet")
     checkpoints.foresee(1000)
+    checkpoints.foresee(int(0.9 * durable.free_bytes(tmp_path)))
     with pytest.raises(DiskFullError, match=r"no room for a checkpoint in .*yet: [\d,]+ bytes are needed"):
         checkpoints.foresee(10**18)
     assert not (tmp_path / "not").exists()
