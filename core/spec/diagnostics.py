@@ -5,6 +5,7 @@ Whatever comes from a file is shown safely: control and direction characters esc
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def _record(problem: Problem) -> dict[str, Any]:
 def _annotation(problem: Problem) -> str:
     """A workflow command of GitHub Actions; it marks the line in the pull request."""
     properties = {
-        "file": problem.file,
+        "file": visible(problem.file),
         "line": problem.line,
         "col": problem.column,
         "endColumn": problem.column + problem.width,
@@ -197,8 +198,8 @@ def _result(problem: Problem, rule: int) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    path = PurePath(file)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    path = quote(os.fsencode(PurePath(file).as_posix()))  # a name need not be UTF-8
+    return f"file://{path}" if path.startswith("/") else path
 
 
 def _full_message(problem: Problem) -> str:

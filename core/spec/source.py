@@ -22,6 +22,9 @@ LARGEST_FILE = 1024 * 1024
 DEEPEST = 32
 """Tables and lists within one another, and parts of a dotted key."""
 LONGEST_STRING = 16 * 1024
+LONGEST_INTEGER = 1024
+"""In bits; Python refuses to print much longer ones."""
+TOO_MANY_DIGITS = "an integer has too many digits"
 LARGEST_COUNT = 10_000
 """Lines, keys and list elements, all together."""
 
@@ -106,8 +109,8 @@ def _parse(source: Source) -> dict[str, Any]:
         values = tomllib.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise SpecError(_syntax_problems(source, error)) from None
-    if _deeper_than(values, DEEPEST):
-        raise SpecError([source.problem(TOP, "too-large", f"tables may be nested {DEEPEST} deep at the most")])
+    if flaw := _flaw(values):
+        raise SpecError([source.problem(_long_number(source.text) or TOP, "too-large", flaw)])
     if not values:
         advice = "the file has no keys; `recipe new NAME` writes a spec to start from"
         raise SpecError([source.problem(TOP, "empty-file", advice)])
@@ -146,12 +149,21 @@ def _span(text: str, offset: int) -> Span:
     return Span(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
 
 
-def _deeper_than(value: Any, limit: int) -> bool:
+def _flaw(value: Any, depth: int = 0) -> str | None:
+    """What makes a value unfit to be handled at all: tables in tables without end, integers that can't be printed."""
+    if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
+        return TOO_MANY_DIGITS
     if not isinstance(value, (dict, list)):
-        return False
-    if limit == 0:
-        return True
-    return any(_deeper_than(item, limit - 1) for item in (value.values() if isinstance(value, dict) else value))
+        return None
+    if depth > DEEPEST:
+        return f"tables may be nested {DEEPEST} deep at the most"
+    items = value.values() if isinstance(value, dict) else value
+    return next((flaw for item in items if (flaw := _flaw(item, depth + 1))), None)
+
+
+def _long_number(text: str) -> Span | None:
+    number = re.search(rf"\b[0-9][0-9a-fA-Fxob_]{{{LONGEST_INTEGER // 4},}}", text)
+    return _span(text, number.start()) if number else None
 
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -175,8 +187,8 @@ def _syntax_problem(text: str, error: Exception) -> tuple[Span, str, str]:
         end = _span(text, len(text.rstrip("\n")))
         span = Span(int(place[1]), int(place[2])) if place[1] else end
         return span, "syntax", f"not TOML: {message[0].lower()}{message[1 : place.start()]}"
-    if number := re.search(r"[0-9][0-9_]{4000,}", text):  # the parser says no more than that one is too long
-        return _span(text, number.start()), "too-large", "an integer of too many digits"
+    if number := _long_number(text):  # the parser says no more than that there is one
+        return number, "too-large", TOO_MANY_DIGITS
     return TOP, "syntax", f"not TOML: {message}"
 
 

@@ -16,6 +16,7 @@ from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.spec.table import PathMark, Table, TaskOptions
 
 _GROUPS: dict[type[Table], Group] = {
+    TaskOptions: "recipes",
     Optimizer: "optimizers",
     Schedule: "schedules",
     Callback: "callbacks",
@@ -70,16 +71,16 @@ class Tables:
 
     def _actual(self, kind: type[Table], value: dict[str, Any], holder: dict[str, Any]) -> type[Table] | None:
         """The model of the plugin that is named in the table, or beside it; None if there is no such plugin."""
+        group = _GROUPS.get(kind)
+        if group is None:
+            return kind
+        name = holder.get("recipe") if group == "recipes" else value.get("name", kind.model_fields["name"].default)
         try:
-            if kind is TaskOptions:
-                return self._registry.recipe(holder["recipe"]).Options
-            if kind in _GROUPS:
-                name = value["name"] if "name" in value else kind.model_fields["name"].default
-                loaded: type[Table] = self._registry.find(_GROUPS[kind], name).load()
-                return loaded
-        except (RecipeError, KeyError, TypeError):
+            plugin = self._registry.find(group, name).load() if isinstance(name, str) else None
+        except RecipeError:
             return None
-        return kind
+        model: type[Table] | None = plugin.Options if plugin and group == "recipes" else plugin
+        return model
 
 
 def keys_of(model: type[Table]) -> dict[str, FieldInfo]:
