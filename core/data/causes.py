@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,6 +24,7 @@ def explained(what: str, split: str | None = None) -> Iterator[None]:
     except (RecipeError, MemoryError):
         raise
     except Exception as error:  # a reader's errors are as many as the libraries it is made of
+        _let_go(error)
         raise DataError(f"{what}: {reason(error)}", split=split) from error
 
 
@@ -30,7 +34,7 @@ def reason(error: BaseException) -> str:
     message = re.sub(r"^Error tokenizing data\. C error: ", "", str(error).strip()).replace("\n", " ")
     if type(error).__name__ in _NO_ROWS or message.endswith("corresponds to no data!"):
         return "there are no rows"
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or "Invalid UTF8" in message:
         return "the text is not UTF-8; save it as UTF-8"
     if isinstance(error, KeyError):
         return f"{message} is missing"
@@ -39,6 +43,16 @@ def reason(error: BaseException) -> str:
     if message.startswith("Schema at index"):
         return f"not all files, or not all parts of one, have the same columns and types: {message}"
     return message or type(error).__name__
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Close the files that a failed reader left open: nobody can but who holds its error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        gc.collect()  # pandas' reader holds itself, and its file with it
 
 
 def _root(error: BaseException) -> BaseException:

@@ -112,10 +112,13 @@ def _read(files: list[Path], format: str, split: str, *, streaming: bool) -> Any
     from datasets import load_dataset
 
     builder, options = BUILDERS[format]
-    names = [str(path) for path in files]
+    names = [glob.escape(str(path)) for path in files]
     try:
-        with explained(f"'{names[0]}'" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), split):
-            return load_dataset(builder, data_files={"train": names}, split="train", streaming=streaming, **options)
+        with explained(f"'{files[0]}'" + (f" and {len(files) - 1} more" if len(files) > 1 else ""), split):
+            rows = load_dataset(builder, data_files={"train": names}, split="train", streaming=streaming, **options)
+            if not streaming:
+                rows.data.table.validate(full=True)  # json and parquet may hold text that is not UTF-8
+            return rows
     except DataError as error:
         fault = _fault(files[0], format) if len(files) == 1 else None
         if fault is None:
@@ -169,7 +172,7 @@ def _folders(paths: Paths, _images: Path | None) -> dict[str, Any]:
     from datasets import load_dataset
 
     patterns = {
-        f"split{number}": [f"{glob.escape(str(path))}/**" if path.is_dir() else str(path) for path in files]
+        f"split{number}": [glob.escape(str(path)) + ("/**" if path.is_dir() else "") for path in files]
         for number, files in enumerate(paths.values())
     }
     with explained(f"'{next(iter(paths.values()))[0]}'"):

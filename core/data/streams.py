@@ -26,6 +26,8 @@ def blocks(rows: IterableDataset, rows_per_block: int, start_block: int = 0) -> 
     for number in count(start_block):
         with explained(f"rows {number * rows_per_block} to {(number + 1) * rows_per_block - 1}", "train"):
             table = next(tables, None)
+            if table is not None:
+                table.validate(full=True)  # json and parquet may hold text that is not UTF-8
         if table is None:
             return
         yield Dataset(table, info=DatasetInfo(features=rows.features))

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -189,10 +188,11 @@ def hub() -> Iterator[FakeHub]:
     fake.unplug()
 
 
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real data beside the repository; tests that want it skip where it is missing."""
-    folder = Path(__file__).resolve().parents[3].parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("the real data sets are not on this machine")
-    return folder
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what a test prepares out of the caches of whoever runs it, and of other tests."""
+    import datasets
+
+    folder = tmp_path_factory.mktemp("caches")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "datasets")
+    monkeypatch.setenv("TASKRECIPE_CACHE", str(folder / "taskrecipe"))
