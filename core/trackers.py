@@ -14,8 +14,10 @@ from typing import Any
 
 from pydantic import Field
 
+from taskrecipe.core import redaction
 from taskrecipe.core.extras import require
 from taskrecipe.core.plugins import Listener, Tracker
+from taskrecipe.core.spec import secrets
 from taskrecipe.core.spec.table import Text
 from taskrecipe.core.training.events import Control, End, Evaluated, Event, Start, Updated
 
@@ -175,19 +177,20 @@ def numbers_of(event: Updated | Evaluated) -> dict[str, float]:
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
     """Nested tables as one, with dotted keys, holding what every tracker can store, and no secret."""
     flat: dict[str, Scalar] = {}
-    for key, value in values.items():
+    for name, value in values.items():
+        key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            flat |= flattened(value, f"{prefix}{key}.")
+            flat |= flattened(value, f"{key}.")
         elif value is not None:
-            flat[f"{prefix}{key}"] = value if isinstance(value, (bool, int, float)) else _safe(_text(value))
+            flat[key] = value if isinstance(value, (bool, int, float)) else _safe_value(key, value)
     return flat
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+def _safe_value(key: str, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return _safe(f"{key} = {text}").partition(" = ")[2]  # a secret may be known by its key alone
 
 
 def _safe(text: str) -> str:
-    from taskrecipe.core.runfolder import redact
-
-    return redact(text)
+    """Leave out what the environment keeps secret, and what merely looks like a secret: this leaves the machine."""
+    return secrets.redact(redaction.redact(text))

@@ -150,6 +150,12 @@ REFERENCES = [
             "relative_step": False,
         },
     ),
+    (
+        "adafactor",
+        {"scale_parameter": True, "eps_scale": 0.5},
+        adafactor,
+        {"scale_parameter": True, "relative_step": False, "eps": (1e-30, 0.5)},
+    ),
 ]
 
 
