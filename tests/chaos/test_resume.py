@@ -28,10 +28,9 @@ def cells() -> list[object]:
 def test_resume_is_exact_at_every_update(
     workers: int, dropout: float, accumulate: int, zygote: Zygote, tmp_path: Path
 ) -> None:
-    spec = write_spec(tmp_path, GLUE.replace("keep = 2", "keep = 100"))
+    spec = write_spec(tmp_path, GLUE.replace("keep = 2", "keep = 100"), dropout)
     options = [
         "--set", f"data.workers={workers}",
-        "--set", f"model.config.hidden_dropout_prob={dropout}",
         "--set", f"train.accumulate={accumulate}",
     ]  # fmt: skip
     whole = train(zygote, spec, "whole", *options)

@@ -86,7 +86,7 @@ class Zygote:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
     def _read(self) -> str:
         assert self.process.stdout is not None

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from commands import Started, Zygote
 
 GLUE = """\
@@ -16,11 +17,10 @@ seed = 3
 [task]
 name = "mrpc"
 [model]
-name = "none"
-[data]
-path = "none"
-sample = true
-limit = { train = 60, validation = 20 }
+name = "model"
+[data.files]
+train = "train.csv"
+validation = "validation.csv"
 [train]
 updates = 9
 batch_size = 8
@@ -37,7 +37,23 @@ every = 1
 """
 
 
-def write_spec(folder: Path, text: str = GLUE) -> Path:
+def write_task(folder: Path, dropout: float = 0.1, rows: int = 60) -> None:
+    """Pairs of sentences to classify, and a tiny model without weights."""
+    from taskrecipe.core.sample_text import class_cues, sentence, vocabulary, write_tiny_bert
+
+    random = np.random.default_rng(0)
+    write_tiny_bert(folder / "model", vocabulary(), hidden_dropout_prob=dropout, hidden_size=32, intermediate_size=32)
+    for split, count in (("train", rows), ("validation", 21)):
+        lines = ["sentence1,sentence2,label"]
+        for number in range(count):
+            second = sentence(random, class_cues(random, number % 2))
+            lines.append(f"{sentence(random)},{second},{number % 2}")
+        (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_spec(folder: Path, text: str = GLUE, dropout: float = 0.1) -> Path:
+    """A spec in `folder`, with what it names beside it."""
+    write_task(folder, dropout)
     path = folder / "spec.toml"
     path.write_text(text)
     return path
