@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, NoDefault, models_json_sche
 from pydantic_core import core_schema
 
 from taskrecipe.core.errors import PluginError
+from taskrecipe.core.plugins import Optimizer, Schedule
 from taskrecipe.core.registry import GROUPS, Group, Registry, installed
 from taskrecipe.core.spec.spec import RecipeChoice, Spec
 
@@ -26,6 +27,7 @@ PLUGIN_TABLES: dict[str, Group] = {
     "callbacks": "callbacks",
     "track": "trackers",
 }
+_DEFAULTS: dict[Group, str] = {"optimizers": Optimizer().name, "schedules": Schedule().name}
 _CHOICE = "x-recipe-choice"
 
 
@@ -43,7 +45,7 @@ def build(recipe: str | None = None, registry: Registry | None = None) -> Schema
     if recipe:
         whole["properties"]["recipe"]["enum"] = [recipe]
     _choose_plugins(whole, catalog)
-    _allow_extends(whole, definitions)
+    _allow_extends(whole, definitions, catalog)
     return {"$schema": DIALECT, **whole, "title": "taskrecipe spec", "$defs": definitions}
 
 
@@ -88,6 +90,12 @@ class _Choices:
             except PluginError:  # its name stays allowed, and nothing can be said of its table
                 continue
             self.models.setdefault(plugin.Options if group == "recipes" else plugin, []).append(name)
+        self._default_name = _DEFAULTS.get(group)
+
+    @property
+    def default(self) -> Schema | None:
+        """What is meant by a table that names no plugin, if that has a meaning."""
+        return next((dict(self.refs[m]) for m, names in self.models.items() if self._default_name in names), None)
 
     def keys(self) -> list[str]:
         """The keys that a table of this group may have, whichever plugin it is for."""
@@ -128,7 +136,7 @@ def _choose_plugins(spec: Schema, catalog: dict[Group, _Choices]) -> None:
         table: Schema = {
             "type": "object",
             "properties": {"name": {"enum": choices.names}},
-            "required": ["name"],
+            "required": [] if choices.default else ["name"],
             "allOf": [
                 *(_case("name", names, choices.refs[model]) for model, names in choices.models.items()),
                 _case_without("name", _any_of_these_keys(choices)),
@@ -154,9 +162,12 @@ def _any_of_these_keys(choices: _Choices) -> Schema:
     return {} if some_are_broken else {"propertyNames": {"enum": choices.keys()}}
 
 
-def _allow_extends(spec: Schema, definitions: dict[str, Schema]) -> None:
-    """Ask for required keys only where there is no parent that may have them."""
+def _allow_extends(spec: Schema, definitions: dict[str, Schema], catalog: dict[Group, _Choices]) -> None:
+    """Ask for required keys, and take an unnamed plugin for the default, only where there is no parent."""
     needs = _Needs(definitions).take(spec)
+    for key, group in PLUGIN_TABLES.items():
+        if default := catalog[group].default:
+            needs["properties"][key]["allOf"].append(_case_without("name", default))
     spec["properties"]["extends"] = {
         "type": "string",
         "minLength": 1,

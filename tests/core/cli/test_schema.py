@@ -85,7 +85,7 @@ def test_a_misspelt_key_is_refused_in_every_table(accepts, parent):
 
 REQUIRED = [
     ("spec_version",), ("recipe",), ("task",), ("task", "name"), ("task", "inner", "depth"), ("model",), ("data",),
-    ("train",), ("train", "learning_rate"), ("optimizer", "name"), ("optimizer", "drag"), ("track", "name"),
+    ("train",), ("train", "learning_rate"), ("optimizer", "drag"), ("track", "name"),
 ]  # fmt: skip
 
 
@@ -103,6 +103,13 @@ def test_a_table_whose_plugin_the_parent_names_takes_only_keys_that_some_plugin_
     assert accepts({"extends": "parent.toml", "optimizer": {"drag": 0.1}, "task": {"reach": 3}})
     assert not accepts({"extends": "parent.toml", "optimizer": {"dragg": 0.1}})
     assert not accepts({"extends": "parent.toml", "task": {"reech": 3}})
+
+
+def test_a_table_that_names_no_plugin_is_the_default_one_s(accepts):
+    spec = without(WORDS, "optimizer")
+    assert accepts({**spec, "optimizer": {"beta1": 0.8}, "schedule": {"warmup": 0.1}})
+    assert not accepts({**spec, "optimizer": {"drag": 0.5}})
+    assert not accepts({**spec, "schedule": {"num_cycles": 0.5}})
 
 
 def test_options_are_those_of_the_recipe_that_is_named(accepts):
