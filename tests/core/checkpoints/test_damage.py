@@ -59,6 +59,11 @@ def test_a_truncated_file_is_noticed(checkpoints: Checkpoints, name: str, left: 
     _assert_the_one_before_is_used(checkpoints, name)
 
 
+def test_a_file_of_another_size_is_told_by_its_size(checkpoints: Checkpoints):
+    (checkpoints.folder / "step-2" / "state.json").write_bytes(b"")
+    _assert_the_one_before_is_used(checkpoints, "state.json has 0 bytes instead of 11")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_noticed(checkpoints: Checkpoints, name: str):
     (checkpoints.folder / "step-2" / name).unlink()
