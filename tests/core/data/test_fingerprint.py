@@ -1,0 +1,89 @@
+"""The fingerprint depends on values and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value, concatenate_datasets
+from datasets import Image as ImageFeature
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from taskrecipe.core.data.fingerprint import fingerprint
+from taskrecipe.core.data.images import undecoded
+
+ROWS = {
+    "text": ["a", None, "", "Größe", "b"],
+    "number": [1, 2, None, 4, 5],
+    "share": [0.5, float("nan"), None, -0.0, 1e300],
+    "flag": [True, None, False, True, True],
+    "tokens": [[1, 2], [], None, [3], [4, 5, 6]],
+    "nested": [{"a": 1, "b": ["x"]}, None, {"a": None, "b": []}, {"a": 2, "b": None}, {"a": 3, "b": ["y", "z"]}],
+    "raw": [b"\0", b"", None, b"ab", b"c"],
+}
+
+
+def test_it_is_the_same_in_every_run() -> None:
+    rows = Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    assert fingerprint(rows) == "c3217c6937e000760b635997d18eb3d2488341fd56322a3506111d9c52e1dfc1"
+
+
+def test_how_rows_are_stored_does_not_matter(tmp_path: Path) -> None:
+    rows = Dataset.from_dict(ROWS)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    features = Features({**rows.features, "text": Value("large_string")})
+    same = {
+        "chunks": concatenate_datasets([rows.select([0]), rows.select([1, 2]), rows.select([3, 4])]),
+        "indices": rows.select([4, 3, 2, 1, 0]).select([4, 3, 2, 1, 0]),
+        "order of columns": rows.select_columns(list(reversed(rows.column_names))),
+        "another type of text": rows.cast(features),
+        "a file": Dataset.from_parquet(str(tmp_path / "rows.parquet"), cache_dir=str(tmp_path)),
+    }
+    assert {name: fingerprint(other) for name, other in same.items()} == dict.fromkeys(same, fingerprint(rows))
+
+
+@pytest.mark.parametrize("column", ROWS)
+def test_every_value_matters(column: str) -> None:
+    rows = Dataset.from_dict(ROWS)
+    for row, value in enumerate(ROWS[column]):
+        others = [other for other in ROWS[column] if other != value]
+        changed = {**ROWS, column: [*ROWS[column][:row], others[0], *ROWS[column][row + 1 :]]}
+        assert fingerprint(Dataset.from_dict(changed, features=rows.features)) != fingerprint(rows)
+
+
+def test_names_types_and_order_matter() -> None:
+    rows = Dataset.from_dict({"a": [1, 2]})
+    others = [
+        rows.rename_column("a", "b"),
+        rows.select([1, 0]),
+        rows.select([0]),
+        rows.cast_column("a", Value("int32")),
+        rows.cast_column("a", ClassLabel(names=["x", "y", "z"])),
+        rows.cast_column("a", ClassLabel(names=["x", "y", "w"])),
+    ]
+    assert len({fingerprint(other) for other in [rows, *others]}) == 7
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.text(max_size=3), max_size=3), min_size=1, max_size=5), st.data())
+def test_texts_in_lists_cannot_flow_into_one_another(values: list[list[str]], data: Any) -> None:
+    other = data.draw(st.lists(st.lists(st.text(max_size=3), max_size=3), min_size=1, max_size=5))
+    features = Features({"a": [Value("string")]})
+    prints = [fingerprint(Dataset.from_dict({"a": rows}, features=features)) for rows in (values, other)]
+    assert (prints[0] == prints[1]) == (values == other)
+
+
+def test_pictures_count_by_content_not_by_place(tmp_path: Path) -> None:
+    def rows(folder: str, colour: int) -> Dataset:
+        path = tmp_path / folder / "a.png"
+        path.parent.mkdir()
+        Image.new("L", (4, 4), colour).save(path)
+        return Dataset.from_dict({"image": [str(path)]}, features=Features({"image": ImageFeature()}))
+
+    first, moved, changed = rows("one", 1), rows("two", 1), rows("three", 2)
+    assert fingerprint(first) == fingerprint(moved)
+    assert fingerprint(first) == fingerprint(undecoded(first))
+    assert fingerprint(first) != fingerprint(changed)
