@@ -57,7 +57,9 @@ def fill_run_folder(folder: Path) -> None:
     with pytest.raises(DiskFullError, match=r"results\.json"):
         run.write_json("results.json", {"status": "x" * 5000})
     assert run.read_json("results.json") == {"status": "before"}
-    assert list(run.read_log()) == [{"event": "start", "step": 0}]
+    (folder / "filler").unlink()
+    run.log({"event": "update", "step": 2})
+    assert list(run.read_log()) == [{"event": "start", "step": 0}, {"event": "update", "step": 2}]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from checkpointing import store
 from taskrecipe.core.checkpoints.fingerprint import fingerprint
 from taskrecipe.core.errors import RecipeError
 
-MODEL = {"b": torch.arange(6).reshape(2, 3).bfloat16(), "a": torch.ones(3)}
+MODEL = {"b": torch.ones(3), "a": torch.arange(6).reshape(2, 3).bfloat16()}
 OPTIMIZER = {"state/0/step": torch.tensor(3.0)}
 
 
@@ -29,8 +29,8 @@ def _checkpoint(folder: Path, model: dict[str, torch.Tensor], optimizer: dict[st
 def test_it_is_the_sha256_of_names_types_shapes_and_bytes(tmp_path: Path):
     expected = hashlib.sha256()
     for file, name, dtype, tensor in [
-        ("model.safetensors", "a", "F32", MODEL["a"]),
-        ("model.safetensors", "b", "BF16", MODEL["b"]),
+        ("model.safetensors", "a", "BF16", MODEL["a"]),  # although it comes second in the file
+        ("model.safetensors", "b", "F32", MODEL["b"]),
         ("optimizer.safetensors", "state/0/step", "F32", OPTIMIZER["state/0/step"]),
     ]:
         expected.update(json.dumps([file, name, dtype, list(tensor.shape)]).encode())
@@ -48,10 +48,10 @@ def test_it_does_not_depend_on_who_wrote_the_files_or_in_which_order(tmp_path: P
 @pytest.mark.parametrize(
     "model",
     [
-        {**MODEL, "a": torch.ones(3).nextafter(torch.tensor(2.0))},
-        {**MODEL, "a": torch.ones(3, 1)},
-        {**MODEL, "a": torch.ones(3).view(torch.int32)},
-        {"b": MODEL["b"], "A": MODEL["a"]},
+        {**MODEL, "b": torch.ones(3).nextafter(torch.tensor(2.0))},
+        {**MODEL, "b": torch.ones(3, 1)},
+        {**MODEL, "b": torch.ones(3).view(torch.int32)},
+        {"a": MODEL["a"], "B": MODEL["b"]},
         {"a": MODEL["a"]},
     ],
     ids=["bit", "shape", "type", "name", "missing"],
