@@ -24,7 +24,8 @@ def explained(what: str, split: str | None = None) -> Iterator[None]:
     except (RecipeError, MemoryError):
         raise
     except Exception as error:  # a reader's errors are as many as the libraries it is made of
-        _let_go(error)
+        with abandoned_files():
+            _forget(error)
         raise DataError(f"{what}: {reason(error)}", split=split) from error
 
 
@@ -45,14 +46,20 @@ def reason(error: BaseException) -> str:
     return message or type(error).__name__
 
 
-def _let_go(error: BaseException | None) -> None:
-    """Close the files that a failed reader left open: nobody can but who holds its error."""
+@contextmanager
+def abandoned_files() -> Iterator[None]:
+    """Close without a word what readers that are dropped in this block left open, which they never do themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        while error is not None:
-            traceback.clear_frames(error.__traceback__)
-            error = error.__cause__ or error.__context__
+        yield
         gc.collect()  # pandas' reader holds itself, and its file with it
+
+
+def _forget(error: BaseException | None) -> None:
+    """Drop the values that an error's tracebacks hold on to."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _root(error: BaseException) -> BaseException:

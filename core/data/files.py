@@ -45,14 +45,17 @@ Paths = dict[str, list[Path]]
 def load(data: Data, wanted: Collection[str], streamed: str | None = None) -> dict[str, Any]:
     """The `wanted` splits of `[data.files]`, all of them stored but the `streamed` one."""
     paths = {split: found(split, data.files[split]) for split in wanted}
-    format = data.format or guess_format(paths, with_images=data.images is not None)
-    if format in PICTURES:
-        if streamed is not None:
-            raise DataError(
-                f"[data].streaming reads text and tables, not {format!r}: pictures are not kept in memory anyway"
-            )
-        return PICTURES[format](paths, Path(data.images) if data.images else None)
-    return {split: _rows(files, format, split, streaming=split == streamed) for split, files in paths.items()}
+    formats = {split: data.format or guess_format(files, split, data.images) for split, files in paths.items()}
+    pictures = sorted(set(formats.values()) & set(PICTURES))
+    if not pictures:
+        return {split: _rows(files, formats[split], split, split == streamed) for split, files in paths.items()}
+    if streamed is not None:
+        raise DataError(
+            f"[data].streaming reads text and tables, not {pictures[0]!r}; pictures stay on the disk anyway"
+        )
+    if len(set(formats.values())) > 1:
+        raise DataError(f"splits have the formats {', '.join(formats.values())}; set [data].format to one for all")
+    return PICTURES[pictures[0]](paths, Path(data.images) if data.images else None)
 
 
 def found(split: str, given: str | list[str]) -> list[Path]:
@@ -71,18 +74,17 @@ def found(split: str, given: str | list[str]) -> list[Path]:
     return paths
 
 
-def guess_format(paths: Paths, *, with_images: bool) -> str:
-    """The format that the files' endings tell; it must be one for all."""
-    formats = {_guess(path) for files in paths.values() for path in files}
-    if formats == {"jsonl"} and with_images:
+def guess_format(files: list[Path], split: str, images: str | None = None) -> str:
+    """The format that the files' endings tell, which must be one; json with a folder of pictures is COCO's."""
+    formats = {_guess(path) for path in files}
+    if formats == {"jsonl"} and images is not None:
         return "coco"
     if len(formats) == 1 and None not in formats:
         return str(formats.pop())
-    names = ", ".join(sorted({path.name for files in paths.values() for path in files})[:5])
-    raise DataError(
-        f"[data.files] have endings that tell no common format ({names}); set [data].format to one of "
-        f"{', '.join([*BUILDERS, *PICTURES])}"
-    )
+    names = ", ".join(sorted({path.name for path in files})[:5])
+    known = ", ".join([*BUILDERS, *PICTURES])
+    message = f"the endings of {names} tell no common format; set [data].format to one of {known}"
+    raise DataError(message, split=split)
 
 
 def _guess(path: Path) -> str | None:
@@ -93,22 +95,22 @@ def _guess(path: Path) -> str | None:
     return "voc" if ending == ".xml" else ENDINGS.get(ending)
 
 
-def _rows(files: list[Path], format: str, split: str, *, streaming: bool) -> Any:
+def _rows(files: list[Path], format: str, split: str, streaming: bool) -> Any:
     for path in files:
         if path.is_dir():
             raise DataError(f"'{path}' is a folder; name the files in it, as in '{path}/*'", split=split)
     try:
-        rows = _read(files, format, split, streaming=streaming)
+        rows = _read(files, format, split, streaming)
     except DataError:
         for path in files if len(files) > 1 else []:
-            _read([path], format, split, streaming=streaming)  # raises the error of the file that is at fault
+            _read([path], format, split, streaming)  # raises the error of the file that is at fault
         raise
     if format == "tsv" and not streaming:
         _warn_of_line_breaks(rows, split)
     return rows
 
 
-def _read(files: list[Path], format: str, split: str, *, streaming: bool) -> Any:
+def _read(files: list[Path], format: str, split: str, streaming: bool) -> Any:
     from datasets import load_dataset
 
     builder, options = BUILDERS[format]

@@ -94,6 +94,8 @@ def _sample(recipe: Recipe, folder: Path) -> Loaded:
 
 def _given(spec: Spec, recipe: Recipe) -> Loaded:
     """The data that the spec names, under our names of splits and columns."""
+    if not (spec.data.path or spec.data.files):
+        raise DataError("[data] names neither a path nor files; set [data].path, [data.files], or [data].sample = true")
     source = ModelSource.of(spec.model)
     source.fetch()
     loaded = (_from_hub if spec.data.path else _from_files)(spec, recipe, source)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
-from taskrecipe.core.data.causes import explained
+from taskrecipe.core.data.causes import abandoned_files, explained
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -22,15 +22,19 @@ def blocks(rows: IterableDataset, rows_per_block: int, start_block: int = 0) -> 
     """
     from datasets import Dataset, DatasetInfo
 
-    tables = iter(rows.skip(start_block * rows_per_block).with_format("arrow").iter(rows_per_block))
-    for number in count(start_block):
-        with explained(f"rows {number * rows_per_block} to {(number + 1) * rows_per_block - 1}", "train"):
-            table = next(tables, None)
-            if table is not None:
+    tables = rows.skip(start_block * rows_per_block).with_format("arrow").iter(rows_per_block)
+    try:
+        for number in count(start_block):
+            with explained(f"rows {number * rows_per_block} to {(number + 1) * rows_per_block - 1}", "train"):
+                table = next(tables, None)
+                if table is None:
+                    return
                 table.validate(full=True)  # json and parquet may hold text that is not UTF-8
-        if table is None:
-            return
-        yield Dataset(table, info=DatasetInfo(features=rows.features))
+            yield Dataset(table, info=DatasetInfo(features=rows.features))
+    except GeneratorExit:
+        with abandoned_files():
+            tables.close()
+        raise
 
 
 def typed(rows: IterableDataset) -> tuple[IterableDataset, Dataset | None]:

@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[bytes | str, str]] = {
     "header.csv": ("a,b\n", r"header\.csv': there are no rows"),
     "empty.jsonl": ("", r"empty\.jsonl': there are no rows"),
     "empty.txt": ("", r"empty\.txt': there are no rows"),
-    "what.dat": ("x", r"endings that tell no common format \(what\.dat\); set \[data\]\.format to one of csv, "),
+    "what.dat": ("x", r"endings of what\.dat tell no common format; set \[data\]\.format to one of csv, "),
 }
 
 

@@ -59,6 +59,24 @@ print(json.dumps({"files": files, "tokens": tokens, "commit": source.folder.name
 """
 
 
+STREAM = """
+import sys, json
+from pathlib import Path
+from taskrecipe.core.data.load import blocks, load
+from taskrecipe.core.recipe import Column, Recipe
+from taskrecipe.core.spec.spec import Spec
+
+class Texts(Recipe):
+    def columns(self):
+        return {"words": Column("a text")}
+
+spec = Spec.model_validate(json.loads(sys.argv[1]))
+loaded = load(spec, Texts(spec), Path("unused"))
+rows = [list(block["words"]) for block in blocks(loaded.splits["train"], 4, 1)]
+print(json.dumps([rows, len(loaded.splits["validation"]), loaded.origin, loaded.commit, loaded.fingerprint]))
+"""
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """An empty HF_HOME."""
@@ -116,6 +134,32 @@ def test_a_stored_data_set_is_not_fetched_again(hub: Any, home: Path) -> None:
     hub.requests.clear()
     run(LOAD_DATA, ["org/pairs", sha, "small"], home, HF_ENDPOINT=hub.url)
     assert hub.requests == ["HEAD /"]
+
+
+def test_training_rows_are_streamed_and_others_stored(hub: Any, home: Path) -> None:
+    sha = hub.add("datasets", "org/pairs", DATA)
+    data = {
+        "path": "org/pairs",
+        "name": "small",
+        "streaming": True,
+        "columns": {"words": "text"},
+        "limit": {"train": 10, "validation": 5},
+    }
+    spec = {
+        "spec_version": 1,
+        "recipe": "glue",
+        "task": {"name": "sst2"},
+        "model": {"type": "bert"},
+        "train": {"learning_rate": 1e-3, "updates": 1},
+        "data": data,
+    }
+    first = run(STREAM, spec, home, HF_ENDPOINT=hub.url)
+    assert first[:4] == [[[f"row {n}" for n in range(4, 8)], ["row 8", "row 9"]], 5, "hub", sha]
+    hub.add("datasets", "org/pairs", {**DATA, "small/train.csv": OTHER_CSV})
+    newer = run(STREAM, spec, home, HF_ENDPOINT=hub.url)
+    assert newer[4]["train"] != first[4]["train"]
+    pinned = run(STREAM, {**spec, "data": {**data, "revision": sha}}, home, HF_ENDPOINT=hub.url)
+    assert pinned == first
 
 
 HUB_ERRORS = {

@@ -46,7 +46,7 @@ TOLD = {
 @pytest.mark.parametrize("name", TOLD)
 def test_odd_texts_are_counted(name: str) -> None:
     values, message = TOLD[name]
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.warns(UserWarning, match=f"split 'train', column 'text': {message}"):
         check_text(rows(values), "train", "text")
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
