@@ -28,6 +28,8 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
 
     # Threads of all processes together should be as many as one process alone would use.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    # Models with parts that a batch doesn't use are ordinary; torch need not advise against allowing for them.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

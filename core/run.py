@@ -60,9 +60,9 @@ def prepare(resolved: Resolved, accelerator: Accelerator, scratch: Path) -> Prep
     spec = resolved.spec
     recipe = installed().recipe(spec.recipe)(spec)
     seed_everything(accelerator.device, Purpose.MODEL, spec.seed)
-    loaded = load(spec, recipe, scratch)
-    recipe.processor = recipe.load_processor(loaded.source)
-    with accelerator.main_process_first():
+    with accelerator.main_process_first():  # what it fetches and makes, the others find
+        loaded = load(spec, recipe, scratch)
+        recipe.processor = recipe.load_processor(loaded.source)
         rows = preprocessed(recipe, loaded.splits, loaded.source)
     seed_everything(accelerator.device, Purpose.MODEL, spec.seed)
     module = recipe.load_model(loaded.source)

@@ -38,7 +38,7 @@ def test_a_row_whose_loss_overflows_is_named(zygote: Zygote, tmp_path: Path) -> 
 
 
 def test_a_learning_rate_that_blows_up_ends_with_the_last_good_checkpoint(zygote: Zygote, tmp_path: Path) -> None:
-    spec = write_spec(tmp_path)
+    spec = regression_files(tmp_path, "1.5")
     folder = tmp_path / "run"
     options = ("--set", "train.learning_rate=1e9", "--set", "train.clip_norm=0", "--set", "optimizer.name='sgd'")
     done = zygote.run("run", str(spec), "--out", str(folder), *options, cwd=tmp_path)

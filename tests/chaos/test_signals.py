@@ -56,7 +56,8 @@ def test_signals_at_random_moments(trials: int, zygote: Zygote, tmp_path: Path) 
         time.sleep(chance.uniform(0.0, duration))
         started.send(signum)
         code = started.wait()
-        assert code in (0, CODES[signum]), started.stderr
+        # Before there is anything to save the system's own way of ending is good enough; a shell calls it the same.
+        assert code in (0, CODES[signum], -signum), started.stderr
         assert "Traceback" not in started.stderr
         if code == 0:
             continue

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
+from textruns import Ready, evaluated, ready, trained
 
 from taskrecipe.core.model import ModelSource
 from taskrecipe.core.recipe import Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Evaluated, Saved
 from taskrecipe.core.training.loop import Loop
 
 TYPES = {"clm": "gpt2", "mlm": "bert"}
@@ -77,40 +75,13 @@ def tiny_model(recipe: Recipe, dtype: torch.dtype = torch.float64) -> torch.nn.M
     return recipe.load_model(model_source(recipe.spec)).to(dtype)
 
 
-def language_loop(spec: Spec, texts: Any = TEXTS, dtype: torch.dtype = torch.float64) -> Loop:
+def language_loop(spec: Spec, texts: Any = TEXTS, dtype: torch.dtype = torch.float64, dropout: bool = False) -> Loop:
     """A loop over the texts."""
-    recipe, splits = prepared(spec, texts)
-    return make_loop(recipe, tiny_model(recipe, dtype), splits)
+    source = ModelSource(None, type=spec.model.type) if dropout else model_source(spec)
+    return Ready(*prepared(spec, texts), source).loop(dtype=dtype, dropout=True)  # what the source says of dropout
 
 
-def sample_run(spec: Spec, folder: Path) -> list[dict[str, float]]:
+def sample_run(spec: Spec, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
     """The numbers before and after training on the recipe's sample."""
-    recipe = installed().recipe(spec.recipe)(spec)
-    splits, source = recipe.sample(folder), ModelSource(str(folder))
-    recipe.check(splits)
-    recipe.processor = recipe.load_processor(source)
-    torch.manual_seed(0)
-    rows = {split: recipe.preprocess(rows, split) for split, rows in splits.items()}
-    loop = make_loop(recipe, recipe.load_model(source), rows)
-    before = evaluated(loop)
-    return [before, *(event.metrics for event in loop.run() if isinstance(event, Evaluated))]
-
-
-def make_loop(recipe: Recipe, model: torch.nn.Module, splits: Splits) -> Loop:
-    """A loop that saves nothing."""
-    spec, accelerator = recipe.spec, Accelerator(cpu=True)
-    parts = assemble(spec, recipe, model, splits, accelerator)
-    loop = Loop(spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
-    loop.save = lambda: Saved(loop.progress.step, "none", 0, 0.0)
-    return loop
-
-
-def evaluated(loop: Loop) -> dict[str, float]:
-    """The numbers of the loop's model as it is."""
-    running, numbers = loop.evaluations[0].run(loop.model), {}
-    while True:
-        try:
-            next(running)
-        except StopIteration as finished:
-            numbers.update(finished.value)
-            return numbers
+    loop = ready(spec, folder).loop(dtype=torch.float32, dropout=True)
+    return evaluated(loop), trained(loop)

@@ -42,7 +42,8 @@ def write_task(folder: Path, dropout: float = 0.1, rows: int = 60) -> None:
     from taskrecipe.core.sample_text import class_cues, sentence, vocabulary, write_tiny_bert
 
     random = np.random.default_rng(0)
-    write_tiny_bert(folder / "model", vocabulary(), hidden_dropout_prob=dropout, hidden_size=32, intermediate_size=32)
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    write_tiny_bert(folder / "model", vocabulary(), hidden_size=32, intermediate_size=32, **rates)
     for split, count in (("train", rows), ("validation", 21)):
         lines = ["sentence1,sentence2,label"]
         for number in range(count):

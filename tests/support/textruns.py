@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,43 +47,47 @@ def text_spec(recipe: str, task: Mapping[str, Any] | None = None, **tables: Mapp
     return Spec.model_validate(values)
 
 
-def sampled(spec: Spec, folder: Path) -> tuple[Recipe, Splits, ModelSource]:
-    """The recipe, its sample, and its tiny model."""
+@dataclass
+class Ready:
+    """A recipe that has its processor, its preprocessed rows, and where its model comes from."""
+
+    recipe: Recipe
+    rows: Splits
+    source: ModelSource
+
+    def loop(self, spec: Spec | None = None, dtype: torch.dtype = torch.float64, dropout: bool = False) -> Loop:
+        """A loop with a model that is the same every time; `spec` may differ in what preprocessing doesn't see."""
+        recipe = copy.copy(self.recipe)
+        recipe.spec = spec or recipe.spec
+        source = self.source
+        if not dropout:
+            source = replace(source, config_values=NO_DROPOUT[source.config().model_type])
+        torch.manual_seed(0)
+        module = recipe.load_model(source).to(dtype)
+        accelerator = Accelerator(cpu=True)
+        parts = assemble(recipe.spec, recipe, module, self.rows, accelerator)
+        loop = Loop(spec=recipe.spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
+        loop.save = lambda: _at_once(Saved(loop.progress.step, "none", 0, 0.0))
+        return loop
+
+
+def ready(spec: Spec, folder: Path, splits: Splits | None = None, rows: int | None = None) -> Ready:
+    """The recipe of `spec` with its tiny model, on `splits` or on (the first `rows` of) its sample."""
     recipe = installed().recipe(spec.recipe)(spec)
-    return recipe, recipe.sample(folder), ModelSource(str(folder))
-
-
-def prepared(recipe: Recipe, splits: Splits, source: ModelSource) -> Splits:
-    """Checked and preprocessed rows; the recipe is then ready to train."""
+    sample = recipe.sample(folder)
+    splits = splits or {
+        name: found.select(range(min(len(found), rows or len(found)))) for name, found in sample.items()
+    }
+    source = ModelSource(str(folder))
     recipe.check(splits)
     recipe.processor = recipe.load_processor(source)
-    return {split: recipe.preprocess(rows, split) for split, rows in splits.items()}
+    return Ready(recipe, {split: recipe.preprocess(found, split) for split, found in splits.items()}, source)
 
 
-def from_rows(spec: Spec, folder: Path, **splits: list[dict[str, Any]]) -> tuple[Recipe, Splits]:
-    """The recipe with the sample's tiny model, and `splits` preprocessed; the training rows also serve to measure."""
-    recipe, _, source = sampled(spec, folder)
-    rows = {split: Dataset.from_list(values) for split, values in splits.items()}
-    return recipe, prepared(recipe, {"validation": rows["train"], **rows}, source)
-
-
-def text_loop(
-    spec: Spec, folder: Path, dtype: torch.dtype = torch.float64, dropout: bool = False, rows: int | None = 22
-) -> Loop:
-    """A loop over some rows of the sample, with a model that is the same every time."""
-    recipe, splits, source = sampled(spec, folder)
-    if not dropout:
-        source = ModelSource(str(folder), config_values=NO_DROPOUT[source.config().model_type])
-    if rows:
-        splits = {split: found.select(range(min(len(found), rows))) for split, found in splits.items()}
-    ready = prepared(recipe, splits, source)
-    torch.manual_seed(0)
-    module = recipe.load_model(source).to(dtype)
-    accelerator = Accelerator(cpu=True)
-    parts = assemble(spec, recipe, module, ready, accelerator)
-    loop = Loop(spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
-    loop.save = lambda: _at_once(Saved(loop.progress.step, "none", 0, 0.0))
-    return loop
+def same_splits(rows: Dataset | list[dict[str, Any]]) -> Splits:
+    """Rows to train on and to measure on, the same."""
+    found = Dataset.from_list(rows) if isinstance(rows, list) else rows
+    return {"train": found, "validation": found}
 
 
 def evaluated(loop: Loop) -> dict[str, float]:

@@ -1,0 +1,126 @@
+"""Two processes train as one does, and die together."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import Zygote
+from runs import bits, log, results, resume, train, write_spec
+
+RECIPE = Path(sys.executable).with_name("recipe")
+
+
+def start(arguments: list[str], cwd: Path, **env: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **env}
+    return subprocess.Popen(
+        [str(RECIPE), *arguments], cwd=cwd, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def run_two(spec: Path, out: str, *options: str) -> Path:
+    folder = spec.parent / out
+    process = start(["run", str(spec), "--out", str(folder), "--processes", "2", *options], spec.parent)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    return folder
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_two_processes_see_what_one_sees(accumulate: int, zygote: Zygote, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, dropout=0.0)
+    options = ("--set", f"train.accumulate={accumulate}")
+    one, two = train(zygote, spec, "one", *options), run_two(spec, "two", *options)
+    for key, tolerance in (("loss", 1e-5), ("learning_rate", 0.0), ("grad_norm", 1e-3)):
+        lists = [[line[key] for line in log(folder, "update")] for folder in (one, two)]
+        assert lists[0] == pytest.approx(lists[1], rel=tolerance, abs=tolerance)
+    evaluations = [[line["metrics"] for line in log(folder, "evaluate")] for folder in (one, two)]
+    for first, second in zip(*evaluations, strict=True):
+        assert first["accuracy"] == second["accuracy"]
+        assert first["f1"] == second["f1"]
+        assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+
+
+def test_a_run_of_two_processes_goes_on_in_one(zygote: Zygote, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, dropout=0.0)
+    whole = train(zygote, spec, "whole")
+    folder = run_two(spec, "two", "--set", "checkpoint.keep=100")
+    for path in (folder / "checkpoints").glob("step-*"):
+        if int(path.name.removeprefix("step-")) > 5:
+            subprocess.run(["rm", "-r", str(path)], check=True)
+    done = resume(zygote, folder, "--processes", "1")
+    assert done.code == 0, done.stderr
+    losses = [[line["loss"] for line in log(each, "update")] for each in (whole, folder)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def children_of(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    own = [int(line) for line in listed.stdout.split()]
+    return own + [grandchild for child in own for grandchild in children_of(child)]
+
+
+def alive(pids: list[int]) -> list[int]:
+    found = []
+    for pid in pids:
+        status = Path(f"/proc/{pid}/stat")
+        if status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+            found.append(pid)
+    return found
+
+
+def started_two(spec: Path, out: str) -> tuple[subprocess.Popen[str], Path]:
+    """A long run of two processes that has taken its first updates."""
+    folder = spec.parent / out
+    options = ["--processes", "2", "--set", "train.updates=100000", "--set", "checkpoint.every=50"]
+    process = start(["run", str(spec), "--out", str(folder), *options], spec.parent)
+    end = time.monotonic() + 120
+    while not (folder / "log.jsonl").exists() or '"update"' not in (folder / "log.jsonl").read_text():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return process, folder
+
+
+@pytest.mark.parametrize("trials", [1, pytest.param(10, marks=pytest.mark.chaos)])
+def test_a_dead_process_ends_all_and_leaves_no_orphan(trials: int, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path)
+    for trial in range(trials):
+        process, _ = started_two(spec, f"trial-{trial}")
+        family = children_of(process.pid)
+        workers = [pid for pid in family if b"taskrecipe.core" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(workers[trial % len(workers)], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode not in (0, None), errors
+        time.sleep(0.5)
+        assert alive(family) == []
+
+
+def test_a_killed_launcher_takes_its_processes_along(tmp_path: Path) -> None:
+    process, _ = started_two(write_spec(tmp_path), "run")
+    family = children_of(process.pid)
+    process.kill()
+    process.communicate(timeout=30)
+    end = time.monotonic() + 60
+    while alive(family) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert alive(family) == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_launcher_saves(signum: int, code: int, zygote: Zygote, tmp_path: Path) -> None:
+    process, folder = started_two(write_spec(tmp_path), "run")
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert results(folder)["status"] == "stopped"
+    step = results(folder)["updates"]
+    assert (folder / "checkpoints" / f"step-{step}").is_dir()
+    assert json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["event"] == "end"
+    assert bits(zygote, folder)
