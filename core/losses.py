@@ -16,8 +16,10 @@ def smoothed(outputs: Any, labels: torch.Tensor, smoothing: float) -> torch.Tens
     import torch
 
     logits = outputs.logits
+    # Half precision is too coarse to sum many classes in; double precision is kept.
+    exact = logits if logits.dtype == torch.float64 else logits.float()
     return torch.nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).float(),
+        exact.reshape(-1, logits.shape[-1]),
         labels.reshape(-1),
         ignore_index=-100,
         label_smoothing=smoothing,

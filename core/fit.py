@@ -1,0 +1,18 @@
+"""Whether what a spec asks for fits the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskrecipe.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from taskrecipe.core.model import ModelSource
+
+
+def require_length(source: ModelSource, tokenizer: Any, key: str, length: int) -> None:
+    """Refuse rows longer than the model has positions for; a model without numbered positions takes any."""
+    positions = getattr(source.config(), "max_position_embeddings", None)
+    # Some models number positions from after the padding token: their tokenizer knows how many are left.
+    if positions and length > (limit := min(positions, tokenizer.model_max_length)):
+        raise UsageError(f"{key} is {length}; the model takes {limit} tokens at most")

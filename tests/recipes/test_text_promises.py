@@ -1,0 +1,110 @@
+"""What every text recipe promises, each on rows of its own sample: unequal lengths, and a short last update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from textruns import Ready, evaluated, gradients, interrupted, ready, text_spec, trained, weights
+
+from taskrecipe.core.spec.spec import Spec
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "glue": ("glue", {"name": "mrpc"}),
+    "glue regression": ("glue", {"name": "stsb"}),
+    "swag": ("swag", {}),
+    "question_answering": ("question_answering", {}),
+    "question_answering no_answer": ("question_answering", {"no_answer": True}),
+    "token_classification": ("token_classification", {}),
+    "seq2seq": ("seq2seq", {}),
+    "seq2seq translation": ("seq2seq", {"metric": "bleu", "languages": {"source": "en", "target": "ne"}}),
+}
+
+
+def spec_of(case: str, **tables: dict[str, Any]) -> Spec:
+    recipe, task = CASES[case]
+    train = {"epochs": 1, "batch_size": 8, **tables.pop("train", {})}
+    return text_spec(recipe, task, train=train, **tables)
+
+
+@pytest.fixture(scope="module")
+def few_rows(tmp_path_factory) -> Callable[[str], Ready]:
+    """22 rows of a case's sample: two full updates and a short one, or more where a row has several windows."""
+    return cache(lambda case: ready(spec_of(case), tmp_path_factory.mktemp("model"), rows=22))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_accumulation_gives_the_gradients_of_one_batch(case, smoothing, few_rows):
+    def taken(accumulate, update):
+        spec = spec_of(case, train={"accumulate": accumulate, "label_smoothing": smoothing})
+        return gradients(few_rows(case).loop(spec), update)
+
+    last = few_rows(case).loop().total - 1
+    for update in (0, last):
+        whole = taken(1, update)
+        for accumulate in (2, 4):
+            split = taken(accumulate, update)
+            assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_do_not_depend_on_the_evaluation_batch_size(case, few_rows):
+    reference, *others = (
+        evaluated(few_rows(case).loop(spec_of(case, evaluate={"batch_size": size}))) for size in (64, 1, 3, 8)
+    )
+    for numbers in others:
+        assert numbers == pytest.approx(reference, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_reported_is_what_was_declared(case, few_rows):
+    loop = few_rows(case).loop()
+    assert list(evaluated(loop)) == [*loop.recipe.metrics(), "loss"]
+
+
+@pytest.mark.parametrize("case", ["glue", "swag", "question_answering", "token_classification", "seq2seq"])
+def test_the_same_spec_gives_the_same_bits_even_if_interrupted(case, few_rows):
+    def loop():
+        return few_rows(case).loop(spec_of(case, train={"accumulate": 2}), torch.float32, dropout=True)
+
+    first, second = loop(), loop()
+    list(first.run())
+    list(second.run())
+    again = interrupted(loop(), loop(), after=2)
+    for other in (second, again):
+        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(first).items())
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "glue regression"])
+def test_labels_are_smoothed_in_training_only(case, few_rows):
+    plain, smooth = (few_rows(case).loop(spec_of(case, train={"label_smoothing": share})) for share in (0.0, 0.2))
+    batch = next(plain.updates(0)).batches[0].inputs
+
+    def loss(loop, training):
+        loop.model.train(training)
+        return loop.recipe.loss(loop.model, batch).terms["loss"].item()
+
+    assert loss(plain, True) == loss(plain, False) == loss(smooth, False)
+    assert loss(smooth, True) != loss(plain, True)
+
+
+@pytest.mark.parametrize(
+    ("case", "metric", "before", "after"),
+    [
+        ("glue", "accuracy", 0.6, 0.9),
+        ("glue regression", "spearman", 0.4, 0.8),
+        ("swag", "accuracy", 0.4, 0.9),
+        ("question_answering", "f1", 40.0, 90.0),
+        ("question_answering no_answer", "f1", 60.0, 90.0),
+        ("token_classification", "f1", 0.3, 0.9),
+        ("seq2seq", "rougeL", 20.0, 80.0),
+    ],
+)
+def test_the_sample_is_learnt(case, metric, before, after, tmp_path):
+    loop = ready(text_spec(*CASES[case]), tmp_path).loop(dtype=torch.float32, dropout=True)
+    assert evaluated(loop)[metric] < before
+    assert trained(loop)[metric] > after
