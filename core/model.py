@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskrecipe.core.data import hub
 from taskrecipe.core.errors import RecipeError, UsageError
 from taskrecipe.core.quiet import quiet
+
+if TYPE_CHECKING:
+    from taskrecipe.core.spec.spec import Model
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class ModelSource:
     processor: str | None = None
     config_values: dict[str, Any] = field(default_factory=dict)
     """Values of the model's configuration to replace; dots lead into configurations within it."""
+
+    @classmethod
+    def of(cls, table: Model) -> ModelSource:
+        """What `[model]` names."""
+        return cls(table.name, table.type, table.revision, table.pretrained, table.processor, dict(table.config))
+
+    def fetch(self) -> None:
+        """Bring what is on the hub to this machine, now rather than when it is first used."""
+        _ = self.folder, self.processor and self.processor_folder
 
     @cached_property
     def folder(self) -> Path | None:
