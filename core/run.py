@@ -43,6 +43,9 @@ from taskrecipe.core.training.randomness import Purpose, seed_everything
 
 MODEL, OPTIMIZER, AVERAGE, STATE = "model.safetensors", "optimizer.safetensors", "average.safetensors", "state.json"
 
+SETTINGS = ("initial_lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "alpha")
+"""What an optimizer's groups keep of the spec; the rest of them is state."""
+
 
 @dataclass
 class Prepared:
@@ -125,7 +128,7 @@ class Run:
         console = ConsoleListener(self.loop.best_metric[0])
         listeners: list[Listener] = [LogFile(self.folder), *self.callbacks, console]
         if tracker := self.spec.track:
-            build = partial(tracker.build, self.folder.name, str(self.folder.path))
+            build = partial(tracker.build, self.folder.name, str(self.folder.path / "track"))
             config = self.spec.model_dump(mode="json")
             listeners.append(Tracking(tracker.name, build, config, warn=console.warn))
         return listeners
@@ -209,7 +212,7 @@ class Run:
         loop.optimizer.load_state_dict(unpack(checkpoint.tensors(OPTIMIZER), state["optimizer"]))
         for group, new in zip(loop.optimizer.param_groups, fresh, strict=True):
             # What the spec says now holds, where a difference was allowed.
-            group.update({key: new[key] for key in ("initial_lr", "weight_decay")})
+            group.update({key: new[key] for key in SETTINGS if key in new})
         if loop.average is not None:
             loop.average.restore(checkpoint.tensors(AVERAGE))
 

@@ -107,8 +107,11 @@ def _options(**values: object) -> list[str]:
 
 
 def _launch_if_many(resolved: Resolved, arguments: list[str]) -> bool:
-    """Start the processes the spec asks for, unless this is one of them."""
+    """Start the processes the spec asks for, unless this is one of them; what must be installed, is."""
     processes = resolved.spec.launch.processes
+    resolved.spec.optimizer.require()
+    if resolved.spec.track is not None:
+        resolved.spec.track.require()
     if launched():
         follow_parent()
         return False

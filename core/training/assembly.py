@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from taskrecipe.core.errors import UsageError
 from taskrecipe.core.optimizers import parameter_groups
 from taskrecipe.core.plugins import MetricRate
 from taskrecipe.core.recipe import Direction, Recipe, Splits, evaluated_splits, reported_metrics
+from taskrecipe.core.schedules import updates_in
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.averages import MovingAverage
 from taskrecipe.core.training.evaluation import Evaluation
@@ -128,8 +128,7 @@ def count_updates(spec: Spec, per_epoch: int) -> int:
 
 def warmup_updates(spec: Spec, total: int) -> int:
     """The warmup as a number of updates."""
-    warmup = spec.schedule.warmup
-    count = warmup if isinstance(warmup, int) else math.ceil(warmup * total)
+    count = updates_in(spec.schedule.warmup, total)
     if count > total:
         raise UsageError(f"[schedule].warmup is {count} updates, but the whole run has {total}")
     return count

@@ -33,6 +33,7 @@ def evaluation_weights(
     module: torch.nn.Module, optimizer: torch.optim.Optimizer, average: MovingAverage | None
 ) -> Iterator[None]:
     """Put in place the weights that count, and afterwards the trained ones, to the bit."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has the methods in any case
     switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")  # schedule-free optimizers do
     if average is None and not switches:
         yield
