@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taskrecipe.core.data.beside import made_beside
 from taskrecipe.core.data.cachekey import cache_key
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.notes import collected
@@ -105,25 +106,13 @@ def _kept(entry: Path, rows: Dataset, notes: list[str]) -> Dataset:
 def _write(entry: Path, rows: Dataset, notes: list[str]) -> None:
     import pyarrow as pa
 
-    beside = Path(tempfile.mkdtemp(prefix=f".{entry.name[:16]}-", dir=entry.parent))
-    try:
+    with made_beside(entry) as folder:
         schema = rows.features.arrow_schema
-        with pa.OSFile(str(beside / ROWS), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        with pa.OSFile(str(folder / ROWS), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
             for table in rows.with_format("arrow").iter(_ROWS_AT_ONCE):
                 stream.write_table(table.cast(schema))
-        about = {"rows": len(rows), "sha256": _sha256(beside / ROWS), "notes": notes}
-        (beside / ENTRY).write_text(json.dumps(about), encoding="utf-8")
-        _move(beside, entry)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-
-
-def _move(beside: Path, entry: Path) -> None:
-    try:
-        beside.rename(entry)
-    except OSError:
-        if not entry.is_dir():  # else another process was first, and its entry is as good
-            raise
+        about = {"rows": len(rows), "sha256": _sha256(folder / ROWS), "notes": notes}
+        (folder / ENTRY).write_text(json.dumps(about), encoding="utf-8")
 
 
 def _read(entry: Path) -> tuple[Dataset, list[str]] | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
 
-_ROWS_AT_ONCE = 1000
+_ROWS_AT_ONCE, _PICTURES_AT_ONCE = 1000, 100
 _END_BYTES = 4096
 
 _known: weakref.WeakKeyDictionary[Dataset, str] = weakref.WeakKeyDictionary()
@@ -48,7 +48,7 @@ def picture_columns(rows: Dataset) -> list[str]:
 def _fingerprint(rows: Dataset) -> str:
     pictures = set(picture_columns(rows))
     digests = {name: hashlib.sha256() for name in sorted(rows.column_names)}
-    for table in rows.with_format("arrow").iter(_ROWS_AT_ONCE):
+    for table in rows.with_format("arrow").iter(_PICTURES_AT_ONCE if pictures else _ROWS_AT_ONCE):
         for name, digest in digests.items():
             if name in pictures:
                 digest.update("".join(_picture(value) for value in table[name].to_pylist()).encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from taskrecipe.core.data import columns, files, hub, hub_rows, splits
+from taskrecipe.core.data.beside import made_beside
 from taskrecipe.core.data.fingerprint import file_fingerprint, fingerprint
 from taskrecipe.core.data.overlap import warn_of_overlap
 from taskrecipe.core.data.streams import blocks, stored, typed
@@ -56,9 +57,9 @@ def missing(spec: Spec) -> str | None:
 def load(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
     """Load rows and find the model, under our names and checked; a sample's tiny model is written into `folder`."""
     with collected() as notes:
-        loaded = _sample(recipe, folder) if spec.data.sample else _given(spec, recipe)
+        loaded = _sample(spec, recipe, folder) if spec.data.sample else _given(spec, recipe)
         loaded.splits = {split: _limited(rows, spec, split) for split, rows in loaded.splits.items()}
-        _check(loaded.splits, recipe)
+        _check(loaded, recipe)
         stored_splits = {name: rows for name, rows in loaded.splits.items() if not _is_stream(rows)}
         loaded.fingerprint |= {split: fingerprint(rows) for split, rows in stored_splits.items()}
     loaded.warnings = notes
@@ -86,9 +87,13 @@ def _wanted(spec: Spec) -> Iterator[tuple[object, Callable[[], str]]]:
         yield hub_rows.cached(repo, data.name), partial(hub_rows.absent, repo, data.name)
 
 
-def _sample(recipe: Recipe, folder: Path) -> Loaded:
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = recipe.sample(folder)
+def _sample(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
+    """The recipe's own data and model; a split that only the spec names is a copy of one that is measured on."""
+    with made_beside(folder) as made:
+        rows = recipe.sample(made)
+    measured = [split for split in rows if split != "train"]
+    for split in splits.evaluated(spec, recipe):
+        rows.setdefault(split, rows[measured[0]])
     return Loaded(rows, ModelSource(str(folder)), "sample")
 
 
@@ -105,6 +110,8 @@ def _given(spec: Spec, recipe: Recipe) -> Loaded:
         loaded.splits[split] = columns.renamed(rows, spec.data.columns, split)
     if spec.data.holdout:
         _hold_out(loaded.splits, spec, recipe)
+    for split in set(spec.data.limit) - set(loaded.splits):
+        warnings.warn(f"[data.limit] names {split!r}, which is not a split of this run", stacklevel=2)
     return loaded
 
 
@@ -150,15 +157,15 @@ def _limited(rows: Any, spec: Spec, split: str) -> Any:
     return rows.take(limit) if _is_stream(rows) else rows.select(range(min(limit, len(rows))))
 
 
-def _check(rows: Splits, recipe: Recipe) -> None:
+def _check(loaded: Loaded, recipe: Recipe) -> None:
     """Refuse what can't be trained on; of a stream, its first rows stand for all."""
-    looked_at = {split: _first_rows(found) if _is_stream(found) else found for split, found in rows.items()}
-    for split, found in looked_at.items():
-        if not len(found):
+    looked_at = {split: _first_rows(rows) if _is_stream(rows) else rows for split, rows in loaded.splits.items()}
+    for split, rows in looked_at.items():
+        if not len(rows):
             raise DataError("there are no rows", split=split)
-        columns.require(found.column_names, recipe.columns(), split)
-    shared = [name for name in recipe.columns() if all(name in found.column_names for found in looked_at.values())]
-    if shared:
+        columns.require(rows.column_names, recipe.columns(), split)
+    shared = [name for name in recipe.columns() if all(name in rows.column_names for rows in looked_at.values())]
+    if shared and loaded.origin != "sample":
         warn_of_overlap(looked_at, shared)
     recipe.check(looked_at)
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from taskrecipe.core.recipe import Splits
 
-_ROWS_AT_ONCE = 1000
+_ROWS_AT_ONCE = 200
+"""Few, as rows may hold pictures."""
 
 
 def warn_of_overlap(splits: Splits, columns: Sequence[str]) -> None:
@@ -42,4 +43,10 @@ def _hashable(column: pa.ChunkedArray) -> list[object]:
     import pyarrow as pa
 
     values: list[object] = column.to_pylist()
-    return [str(value) for value in values] if pa.types.is_nested(column.type) else values
+    return [_frozen(value) for value in values] if pa.types.is_nested(column.type) else values
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple(_frozen(part) for part in value.values())
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value

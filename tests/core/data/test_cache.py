@@ -200,7 +200,7 @@ def test_a_full_disk_costs_the_cache_and_not_the_run(monkeypatch: pytest.MonkeyP
     def no_room(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "_move", no_room)
+    monkeypatch.setattr(Path, "rename", no_room)
     with pytest.warns(UserWarning, match="are not kept in .*: No space left on device"):
         assert preprocessed(Lengths(), texts("ab"), SOURCE)["train"]["length"] == [2]
     assert list(Path(os.environ["TASKRECIPE_CACHE"]).iterdir()) == []

@@ -96,6 +96,16 @@ def test_a_sample_goes_before_everything_else(folder: Path) -> None:
     assert (folder / "sample" / "config.json").is_file()
 
 
+def test_a_sample_leaves_a_model_that_is_there_alone_and_fills_in_splits(folder: Path) -> None:
+    first = loaded(folder, {"sample": True})
+    (folder / "sample" / "config.json").write_text("kept")
+    again = loaded(folder, {"sample": True}, evaluate={"splits": ["test"]})
+    assert (folder / "sample" / "config.json").read_text() == "kept"
+    assert again.fingerprint["test"] == first.fingerprint["validation"]
+    assert again.warnings == []
+    assert sorted(path.name for path in folder.iterdir()) == ["sample", "train.csv", "validation.csv"]
+
+
 def test_columns_are_renamed_and_others_give_way(folder: Path) -> None:
     table(folder, "odd.csv", [f"x{n},y{n}" for n in range(3)], header="text,sentence,target")
     data = {"files": {"train": "odd.csv", "validation": "odd.csv"}, "columns": {"text": "sentence", "label": "target"}}
@@ -124,6 +134,11 @@ def test_limits_take_the_first_rows(folder: Path) -> None:
     assert len(result.splits["validation"]) == 6
 
 
+def test_a_limit_of_no_split_is_told(folder: Path) -> None:
+    result = loaded(folder, {"files": BOTH, "limit": {"trian": 3}})
+    assert result.warnings == ["[data.limit] names 'trian', which is not a split of this run"]
+
+
 def test_held_out_rows_are_a_function_of_the_seed(folder: Path) -> None:
     data = {"files": {"train": "train.csv"}, "holdout": 0.25}
     first, again, other = (loaded(folder, data, seed=seed).splits for seed in (1, 1, 2))
@@ -143,6 +158,14 @@ def test_overlap_is_counted(folder: Path) -> None:
     table(folder, "leak.csv", ["train 0", "train 1", "new", "train 4", "train 5"])
     result = loaded(folder, {"files": {"train": "train.csv", "validation": "leak.csv"}})
     assert result.warnings == ["split 'validation': 2 of 5 rows are also in 'train': what is measured is too good"]
+
+
+def test_overlap_is_seen_in_lists_and_tables(folder: Path) -> None:
+    rows = [{"text": ["a", number], "label": {"x": [number]}} for number in map(str, range(4))]
+    for name, chosen in {"train.jsonl": rows[:3], "validation.jsonl": rows[2:]}.items():
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in chosen))
+    result = loaded(folder, {"files": {"train": "train.jsonl", "validation": "validation.jsonl"}})
+    assert result.warnings == ["split 'validation': 1 of 2 rows are also in 'train': what is measured is too good"]
 
 
 def test_one_row_is_enough(folder: Path) -> None:
