@@ -98,7 +98,6 @@ class CausalLM(Recipe):
     def load_processor(self, source: ModelSource) -> Any:
         """The model's tokenizer, or one trained on the training rows."""
         tokenizer = language.find_tokenizer(self, source, self._corpus, language.CAUSAL_TOKENS)
-        del self._corpus
         if self.options.separator == "eos" and tokenizer.eos_token_id is None:
             raise UsageError("the tokenizer has no end-of-text token; set [task].separator to 'newline' or 'none'")
         language.require_fit(source, self.options, tokenizer)
@@ -144,11 +143,11 @@ class CausalLM(Recipe):
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         outputs = model(**inputs, use_cache=False)  # with a cache, packed documents are not told apart
         smoothing = self.spec.train.label_smoothing if model.training else 0.0
-        return Loss({"loss": language.mean_loss(*_shifted(outputs, batch), smoothing)}, outputs)
+        return Loss({"loss": language.mean_loss(outputs.logits, _next_tokens(batch), smoothing)}, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """Each row's likelihood and counts: what perplexity is made of, whatever the vocabulary's size."""
-        return dict(language.row_numbers(*_shifted(outputs, batch)))
+        return dict(language.row_numbers(outputs.logits, _next_tokens(batch)))
 
     def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
         """Perplexity and accuracy over all tokens."""
@@ -157,15 +156,20 @@ class CausalLM(Recipe):
     def _documents(self, rows: Dataset) -> Ragged:
         """The tokens of each text, with what ends it."""
         ends = [self.processor.eos_token_id] if self.options.separator == "eos" else []
-        if ends or self.options.rows != "chunks":  # elsewhere a blank text is a blank line of the whole
-            rows = language.without_blanks(rows)
-        return language.tokenize(rows, self._encode)["input_ids"].wrap([], ends)
+        texts = rows if self._are_lines else language.without_blanks(rows)
+        return language.tokenize(texts, self._encode)["input_ids"].wrap([], ends)
 
     def _encode(self, texts: list[str]) -> language.Columns:
         if self.options.separator == "newline":
             texts = [f"{text}\n" for text in texts]
-        tokens = self.processor(texts, return_attention_mask=False, verbose=False)
+        special = not self._are_lines
+        tokens = self.processor(texts, add_special_tokens=special, return_attention_mask=False, verbose=False)
         return {"input_ids": tokens["input_ids"]}
+
+    @property
+    def _are_lines(self) -> bool:
+        """Whether texts are lines of one: blank ones count then, and none has a beginning of its own to be marked."""
+        return self.options.rows == "chunks" and self.options.separator != "eos"
 
 
 def keeps_documents_apart(model: Any) -> bool:
@@ -189,6 +193,9 @@ def _packed(pieces: Ragged, length: int) -> dict[str, Ragged]:
     return {"input_ids": ordered.join(sizes), "position_ids": ordered.positions().join(sizes)}
 
 
-def _shifted(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each position predicts, and the token that is there."""
-    return outputs.logits[:, :-1], batch["labels"][:, 1:]
+def _next_tokens(batch: Batch) -> torch.Tensor:
+    """The label of each position: the token after it."""
+    from torch.nn.functional import pad
+
+    # Labels are moved instead of logits, which would have to be copied for it.
+    return pad(batch["labels"][:, 1:], (0, 1), value=language.IGNORED)

@@ -146,6 +146,10 @@ def find_tokenizer(recipe: Recipe, source: ModelSource, rows: Dataset, special: 
             f"[task.tokenizer]: the weights of {source.name} belong to its own tokenizer; "
             "set [model].pretrained = false to start from scratch, or remove [task.tokenizer]"
         )
+    if source.processor is not None:
+        raise UsageError(
+            f"[task.tokenizer] trains a tokenizer, and [model].processor names {source.processor!r}: keep one"
+        )
     if recipe.spec.data.streaming:
         warnings.warn(f"the tokenizer learns from the first {len(rows)} rows of the stream", stacklevel=2)
     return train_tokenizer(_texts(rows), training.vocab_size, special)
@@ -202,7 +206,7 @@ def config_values(source: ModelSource, options: LanguageOptions, tokenizer: Any)
 
 def require_fit(source: ModelSource, options: LanguageOptions, tokenizer: Any) -> None:
     """Refuse a tokenizer with more tokens than the model knows, and rows longer than it can take."""
-    config = source.config(**config_values(source, options, tokenizer))
+    config = source.config(**config_values(source, options, tokenizer)).get_text_config()
     if len(tokenizer) > config.vocab_size:
         raise UsageError(
             f"the tokenizer has {len(tokenizer)} tokens and the model knows {config.vocab_size}; "

@@ -86,7 +86,6 @@ class MaskedLM(Recipe):
     def load_processor(self, source: ModelSource) -> Any:
         """The model's tokenizer, or one trained on the training rows."""
         tokenizer = language.find_tokenizer(self, source, self._corpus, language.MASKED_TOKENS)
-        del self._corpus
         if tokenizer.mask_token_id is None:
             raise UsageError("the tokenizer has no mask token; use recipe 'clm', or [task.tokenizer] to train one")
         if self.options.whole_words and not tokenizer.is_fast:
@@ -167,7 +166,7 @@ class MaskedLM(Recipe):
         self, ids: NDArray[np.int64], starts: NDArray[np.uint8] | None, random: np.random.Generator
     ) -> NDArray[np.bool_]:
         """The tokens to predict: each, or each word, with the same probability, but always at least one."""
-        words = np.arange(len(ids)) if starts is None else np.cumsum(starts) - 1
+        words = np.arange(len(ids)) if starts is None else np.cumsum(starts) - starts[0]  # it may begin within a word
         draws = np.where(self._maskable[ids], random.random(words[-1] + 1)[words], 1.0)
         chosen: NDArray[np.bool_] = (draws < self.options.masked) | ((draws == draws.min()) & (draws < 1.0))
         return chosen

@@ -6,7 +6,9 @@ from itertools import chain, pairwise
 import pytest
 import torch
 from datasets import Dataset
-from languageruns import TEXTS, evaluated, language_loop, language_spec, model_source, prepared, sample_run, tiny_model
+from languageruns import TEXTS, language_loop, language_spec, model_source, prepared, sample_run, tiny_model
+from textruns import evaluated
+from tokenizers import processors
 
 from taskrecipe.core.errors import DataError, UsageError
 from taskrecipe.recipes.clm import keeps_documents_apart
@@ -59,6 +61,18 @@ def test_texts_that_bring_their_own_line_ends_are_joined_as_they_are():
     with pytest.warns(UserWarning, match="1 of 3 texts are blank"):
         recipe, splits = prepared(language_spec("clm", {"separator": "none"}), texts)
     assert recipe.processor.decode(joined(splits["train"])) == "= title =\n \nfirst line\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "separator", "marked"),
+    [("chunks", "eos", True), ("documents", "none", True), ("chunks", "newline", False), ("chunks", "none", False)],
+)
+def test_the_beginning_of_a_document_is_marked_but_not_that_of_a_line(rows, separator, marked):
+    recipe, _ = prepared(language_spec("clm", {"rows": rows, "separator": separator}))
+    tokenizer = recipe.processor.backend_tokenizer
+    tokenizer.post_processor = processors.TemplateProcessing(single="s $A", special_tokens=[("s", 99)])
+    ids = joined(recipe.preprocess(Dataset.from_dict({"text": TEXTS}), "train"))
+    assert ids.count(99) - joined(prepared(recipe.spec)[1]["train"]).count(99) == (len(TEXTS) if marked else 0)
 
 
 @pytest.mark.parametrize("rows", ["chunks", "packs", "documents"])
@@ -188,10 +202,10 @@ def test_a_tail_policy_that_leaves_nothing_is_refused():
 
 def test_a_row_of_ten_megabytes_becomes_many_rows():
     word = "abcdefghij" * 20
-    texts = {"train": [f"{word} " * 50_000], "validation": [word]}
+    texts = {"validation": [f"{word} " * 50_000], "train": [word]}
     with pytest.warns(UserWarning, match="1 of 1 texts are a megabyte or longer"):
         recipe, splits = prepared(language_spec("clm", {"rows": "documents", "length": 512}), texts)
-    lengths = recipe.lengths(splits["train"])
+    lengths = recipe.lengths(splits["validation"])
     assert max(lengths) == 512
     assert sum(lengths) >= 50_000
 
@@ -239,7 +253,7 @@ def test_the_sample_is_learnt_far_below_what_word_counts_give(tmp_path):
     spec = language_spec(
         "clm", {"length": 64, "tokenizer": None}, train={"epochs": 3, "batch_size": 16, "learning_rate": 5e-3}
     )
-    numbers = sample_run(spec, tmp_path)
-    assert numbers[0]["perplexity"] > 500
-    assert numbers[-1]["perplexity"] < 12
-    assert numbers[-1]["accuracy"] > 0.35
+    before, after = sample_run(spec, tmp_path)
+    assert before["perplexity"] > 500
+    assert after["perplexity"] < 12
+    assert after["accuracy"] > 0.35

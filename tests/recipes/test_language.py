@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from languageruns import TEXTS, evaluated, language_loop, language_spec, model_source, prepared, tiny_model
+from languageruns import TEXTS, language_loop, language_spec, model_source, prepared, tiny_model
+from textruns import evaluated, gradients, interrupted, weights
 
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.model import ModelSource
@@ -25,18 +26,17 @@ LAYOUTS = [("clm", "chunks"), ("clm", "packs"), ("clm", "documents"), ("mlm", "c
 @pytest.mark.parametrize(("recipe", "rows"), LAYOUTS)
 @pytest.mark.parametrize("update", [0, -1], ids=["full", "short last window"])
 def test_accumulation_gives_the_gradients_of_one_batch(recipe, rows, update):
-    gradients = {}
-    for accumulate in (1, 2, 4):
-        spec = language_spec(recipe, {"rows": rows, "length": 40}, train={"accumulate": accumulate})
-        loop = language_loop(spec)
-        loop.model.train()
-        taken = next(loop.updates(update % loop.per_epoch))
-        assert len({batch.weights["loss"] for batch in taken.batches}) > 1 or accumulate == 1
-        loop.recipe.backward(loop.model, taken)
-        gradients[accumulate] = [parameter.grad.clone() for parameter in loop.module.parameters()]
+    def taken(accumulate):
+        loop = language_loop(language_spec(recipe, {"rows": rows, "length": 40}, train={"accumulate": accumulate}))
+        number = update % loop.per_epoch
+        unequal = len({batch.weights["loss"] for batch in next(loop.updates(number)).batches}) > 1
+        return gradients(loop, number), unequal
+
+    whole, _ = taken(1)
     for accumulate in (2, 4):
-        pairs = zip(gradients[1], gradients[accumulate], strict=True)
-        assert max(float((one - other).abs().max()) for one, other in pairs) < 1e-12
+        split, unequal = taken(accumulate)
+        assert unequal
+        assert max(float((one - other).abs().max()) for one, other in zip(whole, split, strict=True)) < 1e-12
 
 
 @pytest.mark.parametrize(("recipe", "rows"), LAYOUTS)
@@ -78,6 +78,21 @@ def test_two_evaluations_of_the_same_weights_give_the_same_numbers(recipe):
     first = evaluated(loop)
     loop.progress.step = 99  # masks of evaluation depend on the row alone
     assert evaluated(loop) == first
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_same_spec_gives_the_same_bits_even_if_interrupted(recipe):
+    """With dropout, masks and accumulation."""
+
+    def loop():
+        return language_loop(language_spec(recipe, train={"accumulate": 2}), dtype=torch.float32, dropout=True)
+
+    first, second = loop(), loop()
+    list(first.run())
+    list(second.run())
+    again = interrupted(loop(), loop(), after=first.total // 2)
+    for other in (second, again):
+        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(first).items())
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -158,6 +173,12 @@ def test_pretrained_weights_keep_their_tokenizer_and_their_size(recipe, tmp_path
     assert model.config.hidden_size == 64
     with pytest.raises(UsageError, match=r"\[task\].length is 9000; the model takes \d+ tokens at most"):
         prepared(language_spec(recipe, {"tokenizer": None, "size": None, "length": 9000}), source=source)
+
+
+def test_a_tokenizer_is_trained_or_named_but_not_both(tmp_path):
+    spec = language_spec("clm")
+    with pytest.raises(UsageError, match=r"\[task.tokenizer\] trains a tokenizer, and \[model\].processor names"):
+        prepared(spec, source=ModelSource(None, type="gpt2", processor=str(tmp_path)))
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):

@@ -211,9 +211,10 @@ def test_the_sample_is_learnt_far_below_what_word_counts_give(tmp_path):
     spec = language_spec(
         "mlm",
         {"length": 64, "rows": "documents", "tokenizer": None},
-        train={"epochs": 7, "batch_size": 16, "learning_rate": 3e-3},
+        train={"epochs": 5, "batch_size": 16, "learning_rate": 3e-3},
+        evaluate={"every": "end"},
     )
-    before, *_, after = sample_run(spec, tmp_path)
+    before, after = sample_run(spec, tmp_path)
     assert before["perplexity"] > 150
-    assert after["perplexity"] < 20
+    assert after["perplexity"] < 25
     assert after["accuracy"] > 0.35
