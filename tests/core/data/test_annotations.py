@@ -133,7 +133,7 @@ XML = """<annotation><filename>{name}</filename><size><width>20</width><height>1
 def write_voc(folder: Path, **contents: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name, content in contents.items():
-        (folder / f"{name}.xml").write_text(content)
+        (folder / f"{name}.xml").write_text(content, encoding="utf-16" if "UTF-16" in content else "utf-8")
     return folder
 
 
@@ -167,6 +167,7 @@ def test_voc_in_its_usual_layout_is_read_by_a_list_of_names(tmp_path: Path) -> N
 BAD_VOC = {
     "not xml": ("<annotation>", "column 'image': not XML"),
     "entities": ('<!DOCTYPE x [<!ENTITY a "b">]><annotation/>', "document type is refused"),
+    "entities in UTF-16": ('<!DOCTYPE x [<!ENTITY a "UTF-16">]><annotation/>', "document type is refused"),
     "missing picture": (XML.format(name="c.png"), r"there is no picture 'c\.png'"),
     "picture elsewhere": (XML.format(name="../xml/a.xml"), "leads out of"),
     "no name": (XML.format(name="a.png").replace("<name>dog</name>", ""), "column 'objects': an object has no name"),

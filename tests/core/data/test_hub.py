@@ -129,10 +129,10 @@ def test_a_pinned_commit_is_kept_though_a_newer_one_is_stored(hub: Any, home: Pa
 
 
 def test_a_stored_data_set_is_not_fetched_again(hub: Any, home: Path) -> None:
-    sha = hub.add("datasets", "org/pairs", DATA)
-    run(LOAD_DATA, ["org/pairs", sha, "small"], home, HF_ENDPOINT=hub.url)
+    sha = hub.add("datasets", "Some-Org/MyPairs_v2", DATA)
+    run(LOAD_DATA, ["Some-Org/MyPairs_v2", sha, "small"], home, HF_ENDPOINT=hub.url)
     hub.requests.clear()
-    run(LOAD_DATA, ["org/pairs", sha, "small"], home, HF_ENDPOINT=hub.url)
+    run(LOAD_DATA, ["Some-Org/MyPairs_v2", sha, "small"], home, HF_ENDPOINT=hub.url)
     assert hub.requests == ["HEAD /"]
 
 
