@@ -17,8 +17,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from taskrecipe.core import durable
 from taskrecipe.core.checkpoints.state import pack, unpack
 from taskrecipe.core.checkpoints.store import Checkpoint, Checkpoints
+from taskrecipe.core.checkpoints.tensorfile import encode
 from taskrecipe.core.console import ConsoleListener
 from taskrecipe.core.data.cache import preprocessed
 from taskrecipe.core.data.load import Loaded, load
@@ -275,10 +277,18 @@ class Run:
             self._load_weights(checkpoint, checkpoint.json(STATE))
         weights = evaluation_weights(loop.module, loop.optimizer, loop.average)
         with self.folder.replacing_model() as target, weights, quiet("transformers"):
-            loop.module.save_pretrained(target)
+            _save_module(loop.module, target)
             if self.prepared.recipe.processor is not None:
                 self.prepared.recipe.processor.save_pretrained(target)
             (target / "README.md").write_text(model_card(self.resolved, results))
+
+
+def _save_module(module: Any, target: Path) -> None:
+    """Write a model the way it knows itself, or its weights alone."""
+    if hasattr(module, "save_pretrained"):
+        module.save_pretrained(target)
+    else:
+        durable.write_new(target / MODEL, encode(module.state_dict()))
 
 
 class LogFile(Listener):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerFast
 
 WORDS = [
@@ -161,3 +162,14 @@ def write_tiny_bert(folder: Path, words: Iterable[str], **config: Any) -> None:
         pad_token_id=tokenizer.pad_token_id,
         **(values | config),
     ).save_pretrained(folder)
+
+
+def labelled_texts(size: int, seed: int, labels: Sequence[str] = ("calm", "rough")) -> Dataset:
+    """Texts with words that give their class away: columns `text` and `label`."""
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    random = np.random.default_rng(seed)
+    classes = random.integers(0, len(labels), size).tolist()
+    texts = [sentence(random, class_cues(random, label)) for label in classes]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=list(labels))})
+    return Dataset.from_dict({"text": texts, "label": classes}, features=features)

@@ -119,6 +119,17 @@ def new(
     new(name, path, force=force)
 
 
+@app.command("new-plugin", rich_help_panel=CATALOG, epilog="Example: recipe new-plugin headlines")
+def new_plugin(
+    name: Annotated[str, typer.Argument(help="What the recipe will be called.")],
+    folder: Annotated[Path | None, typer.Argument(help="Where to write; by default recipe-NAME here.")] = None,
+) -> None:
+    """Write a package with a recipe of your own, its test and its CI."""
+    from taskrecipe.core.cli.new_plugin import new_plugin
+
+    new_plugin(name, folder)
+
+
 @app.command(rich_help_panel=SPECS, epilog="Example: recipe explain specs/mrpc.toml train.learning_rate")
 def explain(
     spec: SpecFile,

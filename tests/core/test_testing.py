@@ -1,0 +1,53 @@
+"""Every check of the conformance kit can fail: for each there is a recipe that is broken in just that way."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+import toys
+
+from taskrecipe.core import testing
+from taskrecipe.core.registry import Plugin, Registry
+
+
+def subject(recipe: str) -> testing.Subject:
+    entry = EntryPoint("broken", f"toys:{recipe}", "taskrecipe.recipes")
+    plugins = [*Registry.read().plugins, Plugin("recipes", "broken", "toys", "1", f"toys:{recipe}", entry)]
+    return testing.Subject("broken", {}, Registry(plugins))
+
+
+@pytest.mark.parametrize(
+    "check", [c for c in testing.CHECKS if c is not testing.importing_it_is_light], ids=lambda c: c.__name__
+)
+def test_a_sound_recipe_passes(check) -> None:
+    check(subject("Tag"))
+
+
+@pytest.mark.parametrize(
+    ("check", "recipe", "message"),
+    [
+        (testing.options_are_documented, "Undocumented", "'secret' has no description"),
+        (testing.importing_it_is_light, "Tag", "imports .*torch"),
+        (testing.missing_columns_are_named, "Undeclared", "declares no column"),
+        (testing.batches_hold_their_rows, "Shapeless", "'extra' has 1 entries"),
+        (testing.labels_round_trip, "Mislabelled", "the model calls its classes"),
+        (testing.metrics_are_as_declared, "Unreported", "'missing' is declared but not reported"),
+        (testing.rows_are_evaluated_once, "MeanOfMeans", "depends on the evaluation's batch size"),
+        (testing.accumulation_is_exact, "Unweighted", "differs by .* when the update is split"),
+        (testing.training_is_deterministic, "Restless", "two runs of the same spec differ"),
+        (testing.resume_is_exact, "Remembering", "keeps state that is not saved"),
+        (testing.one_batch_is_overfitted, "Unteachable", "brought the loss only from"),
+        (testing.sample_is_learnable, "WrongWay", "where min is better"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_broken_recipe_fails(check, recipe: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check(subject(recipe))
+
+
+def test_there_is_a_broken_recipe_for_every_check() -> None:
+    [mark] = [m for m in test_a_broken_recipe_fails.pytestmark if m.name == "parametrize"]
+    assert {case[0] for case in mark.args[1]} == set(testing.CHECKS)
+    assert all(hasattr(toys, case[1]) for case in mark.args[1])

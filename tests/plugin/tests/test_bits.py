@@ -1,0 +1,3 @@
+from taskrecipe.core.testing import conformance
+
+test_recipe = conformance("bits")
