@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from taskrecipe.core.cli.layout import heading, paragraph, table
+from taskrecipe.core.cli.layout import entries, heading, paragraph, table
 from taskrecipe.core.errors import PluginError
 from taskrecipe.core.registry import Plugin, installed
 
@@ -23,8 +23,7 @@ def print_recipes(*, as_json: bool) -> None:
         return
     for owner, group in groupby(sorted(recipes, key=_owner), key=_owner):
         heading(owner)
-        for recipe in group:
-            _print_recipe(recipe)
+        entries([(recipe["name"], _lines(recipe)) for recipe in group])
 
 
 def print_plugins(*, as_json: bool) -> None:
@@ -62,14 +61,9 @@ def _recipe(name: str, plugin: Plugin) -> dict[str, Any]:
     return {**entry, **known}
 
 
-def _print_recipe(recipe: dict[str, Any]) -> None:
-    indent = 4 + max(map(len, installed().names("recipes")))
+def _lines(recipe: dict[str, Any]) -> list[str]:
     listed = [f"{label}: {', '.join(recipe[label])}" for label in ("tasks", "metrics") if recipe[label]]
-    error = f"broken: {recipe['error']}" if recipe["error"] else ""
-    first, *others = filter(None, [recipe["description"], *listed, error])
-    paragraph(first, indent, f"  {recipe['name']}")
-    for line in others:
-        paragraph(line, indent)
+    return [recipe["description"], *listed, f"broken: {recipe['error']}" if recipe["error"] else ""]
 
 
 def _plugin(plugin: Plugin) -> dict[str, Any]:

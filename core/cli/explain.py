@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taskrecipe.core.cli.fields import Key, keys, plain, toml
-from taskrecipe.core.cli.layout import heading, paragraph, table
+from taskrecipe.core.cli.layout import entries, heading, paragraph, table
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.findings import nearest
@@ -69,8 +69,7 @@ def _print_value(resolved: Resolved, place: Place) -> None:
     if key := place.key:
         none = "none: it must be given" if key.required else "none"
         facts |= {"meaning": key.description, "allowed": key.allowed, "default": key.default or none}
-    for label, text in facts.items():
-        paragraph(text, 11, f"  {label}")
+    entries([(label, [text]) for label, text in facts.items()])
 
 
 def _print_table(resolved: Resolved, place: Place) -> None:

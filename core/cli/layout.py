@@ -26,13 +26,27 @@ def paragraph(text: str, indent: int = 0, first: str | None = None) -> None:
     typer.echo(
         textwrap.fill(
             text,
-            max(width(), indent + 40),
-            initial_indent=" " * indent if first is None else first.ljust(indent),
+            width(),
+            initial_indent=" " * indent if first is None else first,
             subsequent_indent=" " * indent,
             break_long_words=False,
             break_on_hyphens=False,
         )
     )
+
+
+def entries(items: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Print labels with texts beside them in one column; a label too long for its own has a line to itself."""
+    longest = max((len(label) for label, _ in items), default=0)
+    column = min(longest + 4, 2 * width() // 5) if longest else 2
+    for label, texts in items:
+        lead = f"  {label}".ljust(column)
+        if label and len(label) + 4 > column:
+            paragraph(label, 2)
+            lead = " " * column
+        for text in filter(None, texts):
+            paragraph(text, column, lead)
+            lead = " " * column
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = 0) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from taskrecipe.core.cli.card import Card, Facts
 from taskrecipe.core.cli.fields import Key, keys, toml
-from taskrecipe.core.cli.layout import heading, paragraph
+from taskrecipe.core.cli.layout import entries, heading, paragraph
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.recipe import Direction
 from taskrecipe.core.registry import GROUPS, Group, Plugin, installed
@@ -86,10 +86,7 @@ def _print_keys(title: str, options: list[Key]) -> None:
     heading(title)
     if not options:
         typer.echo("  takes no keys of its own")
-    indent = 4 + max((len(key.name) for key in options), default=0)
-    for key in options:
-        paragraph(f"{key.allowed}; {key.state}", indent, f"  {key.name}")
-        paragraph(key.description, indent)
+    entries([(key.name, [f"{key.allowed}; {key.state}", key.description]) for key in options])
 
 
 def _print_facts(title: str, card: Card, line: Callable[[Facts], str]) -> None:
@@ -101,10 +98,8 @@ def _print_facts(title: str, card: Card, line: Callable[[Facts], str]) -> None:
         return
     typer.echo()
     heading(title)
-    labels = {text: ", ".join(tasks) if len(tasks_of) > 1 else "" for text, tasks in tasks_of.items()}
-    indent = 2 + max(len(label) + 2 if label else 0 for label in labels.values())
-    for text, label in labels.items():
-        paragraph(text, indent, f"  {label}")
+    shared = len(tasks_of) == 1
+    entries([("" if shared else ", ".join(tasks), [text]) for text, tasks in tasks_of.items()])
 
 
 def _metrics(facts: Facts) -> str:

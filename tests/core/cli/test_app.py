@@ -18,7 +18,8 @@ COMMANDS = [
 
 
 def test_version(recipe):
-    assert recipe("--version").out == f"recipe {version('taskrecipe')}\n"
+    shown = recipe("--version")
+    assert (shown.code, shown.out) == (0, f"recipe {version('taskrecipe')}\n")
 
 
 def test_help_names_every_command_and_the_exit_codes(recipe):
@@ -87,10 +88,13 @@ def test_an_interrupt_exits_130(recipe, monkeypatch):
     assert "Traceback" not in outcome.err
 
 
-def test_a_closed_pipe_is_no_error():
-    script = f"{sys.executable} -m taskrecipe.core schema | head -1"
-    done = subprocess.run(script, shell=True, capture_output=True, text=True, check=False)
-    assert done.stdout == "{\n"
+@pytest.mark.parametrize("command", ["schema", "validate ."])
+def test_a_closed_pipe_is_no_error(tmp_path, command):
+    for number in range(20):
+        (tmp_path / f"{number}.toml").write_text("\n".join(f"unknown_{key} = 1" for key in range(90)))
+    script = f"{sys.executable} -m taskrecipe.core {command} | head -c 10"
+    done = subprocess.run(script, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert len(done.stdout) == 10
     assert done.stderr == ""
 
 

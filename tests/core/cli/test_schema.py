@@ -97,6 +97,38 @@ def test_a_missing_key_is_refused_unless_a_parent_may_have_it(accepts):
 
 def test_an_element_of_a_list_is_whole_even_where_a_parent_is_extended(accepts):
     assert not accepts({**WORDS, "extends": "parent.toml", "callbacks": [{"times": 2}]})
+    assert accepts({**WORDS, "extends": "parent.toml", "callbacks": [{"name": "time_limit", "minutes": 2}]})
+    assert not accepts({**WORDS, "extends": "parent.toml", "callbacks": [{"name": "time_limit"}]})
+
+
+WRAP = '''
+    from pydantic import Field
+    from taskrecipe.core.recipe import Recipe
+    from taskrecipe.core.spec.spec import RecipeChoice
+    from taskrecipe.core.spec.table import TaskOptions
+
+    class Wrap(Recipe):
+        """Recipes in a recipe."""
+
+        class Options(TaskOptions):
+            inner: RecipeChoice = Field(description="One.")
+            others: list[RecipeChoice] = Field(default=[], description="More.")
+'''
+
+
+def test_a_recipe_inside_a_recipe_is_checked_by_its_own_options(recipe, acme):
+    install(acme, "wrap", {"recipes": {"wrap": "wrap_recipe:Wrap"}}, {"wrap_recipe": WRAP})
+    accepts = Draft202012Validator(json.loads(recipe("schema").out)).is_valid
+    words = {"recipe": "words", "task": WORDS["task"]}
+    spec = {**WORDS, "recipe": "wrap", "task": {"inner": words, "others": [copy.deepcopy(words)]}}
+    assert accepts(spec)
+    assert accepts(with_value(spec, ("task", "inner"), {"recipe": "wrap", "task": {"inner": words}}))
+    for parent in ({}, {"extends": "parent.toml"}):
+        assert not accepts({**with_value(spec, ("task", "inner", "task", "mispelt"), 1), **parent})
+        assert not accepts({**with_value(spec, ("task", "others", 0, "task", "mispelt"), 1), **parent})
+        assert not accepts({**without(spec, "task", "others", 0, "recipe"), **parent})
+        assert not accepts({**without(spec, "task", "others", 0, "task", "reach"), **parent})
+        assert accepts({**without(spec, "task", "inner", "task", "reach"), **parent}) is bool(parent)
 
 
 def test_a_table_whose_plugin_the_parent_names_takes_only_keys_that_some_plugin_has(accepts):
