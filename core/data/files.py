@@ -177,7 +177,7 @@ def _folders(paths: Paths, _images: Path | None) -> dict[str, Any]:
         f"split{number}": [glob.escape(str(path)) + ("/**" if path.is_dir() else "") for path in files]
         for number, files in enumerate(paths.values())
     }
-    with explained(f"'{next(iter(paths.values()))[0]}'"):
+    with explained(f"pictures in '{next(iter(paths.values()))[0]}'"):
         splits: Mapping[str, Any] = load_dataset("imagefolder", data_files=patterns)
     return dict(zip(paths, splits.values(), strict=True))
 
