@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -29,8 +29,8 @@ class Scene:
     """A picture and what is known of it; everything in it moves together."""
 
     image: Image
-    labels: NDArray[np.int64]
-    boxes: Boxes
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    boxes: Boxes = field(default_factory=lambda: np.zeros((0, 4)))
     masks: NDArray[np.bool_] | None = None
     """(objects, height, width)"""
     class_map: NDArray[Any] | None = None

@@ -77,7 +77,7 @@ class AveragePrecision(evaluate.Metric):  # type: ignore[misc]
             for shape, label, area, crowd in zip(row["shapes"], row["labels"], row["areas"], row["crowds"], strict=True)
         ]
         return {
-            "images": [{"id": image} for image in range(len(references))],
+            "images": [{"id": image, **_size(row["shapes"])} for image, row in enumerate(references)],
             "annotations": [{**annotation, "id": number} for number, annotation in enumerate(there, 1)],
             "categories": [{"id": number, "name": name} for number, name in enumerate(self.names)],
         }
@@ -91,6 +91,12 @@ class AveragePrecision(evaluate.Metric):  # type: ignore[misc]
 
     def _shape(self, shape: Any) -> dict[str, Any]:
         return {"bbox" if self.kind == "bbox" else "segmentation": shape}
+
+
+def _size(shapes: Sequence[Any]) -> dict[str, int]:
+    """The picture's size, which only masks know and only masks need."""
+    height, width = shapes[0]["size"] if shapes and isinstance(shapes[0], dict) else (0, 0)
+    return {"height": height, "width": width}
 
 
 def _mean(precision: Any) -> float:

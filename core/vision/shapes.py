@@ -111,8 +111,8 @@ def _ground(random: np.random.Generator, size: int) -> NDArray[Any]:
     y, x = np.mgrid[0:size, 0:size] / size
     angle, frequency = random.uniform(0, np.pi), random.uniform(3, 9)
     stripes = np.sin(2 * np.pi * frequency * (x * np.cos(angle) + y * np.sin(angle)))
-    slope = random.uniform(-1, 1) * x + random.uniform(-1, 1) * y
-    grey = random.uniform(90, 165) + 12 * stripes + 25 * slope
+    slope = random.uniform(-1, 1) * (x - 0.5) + random.uniform(-1, 1) * (y - 0.5)
+    grey = random.uniform(95, 160) + 8 * stripes + 50 * slope
     tint = random.normal(0, 6, 3)
     return np.asarray(grey[..., None] + tint + random.normal(0, 6, (size, size, 3)))
 

@@ -1,0 +1,311 @@
+"""Object detection: boxes with a class each, by any DETR-like model."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from taskrecipe.core.errors import DataError
+from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
+from taskrecipe.core.spec.table import TaskOptions
+from taskrecipe.core.vision.augment import Augment, Scene
+from taskrecipe.core.vision.boxes import Format, as_boxes
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+    from PIL.Image import Image
+
+    from taskrecipe.core.model import ModelSource
+
+SAMPLE_SIZE = 64
+"""Side of a sample picture in pixels."""
+
+THINNEST = 4
+"""Fewest pixels that scaling may leave of a picture's shorter side."""
+
+
+class DetectionOptions(TaskOptions):
+    """Options of `detection`."""
+
+    boxes: Format = Field(
+        default="coco",
+        description="How boxes are written in a data set from the hub: 'coco' (x, y, width, height) and 'voc' (left, "
+        "top, right, bottom) in pixels; 'yolo' (centre x, centre y, width, height) and 'albumentations' (left, top, "
+        "right, bottom) as shares of the picture. COCO and VOC files are read as what they are: leave 'coco'.",
+    )
+    invalid_boxes: Literal["error", "repair"] = Field(
+        default="error",
+        description="What becomes of boxes without an area or beyond their picture: stop and name the row; or cut off "
+        "what is outside, leave out what has no area, and say how many there were.",
+    )
+    image_size: Annotated[int, Field(ge=32, le=4096)] = Field(
+        default=640, description="Side in pixels of the square that pictures are scaled to."
+    )
+    fit: Literal["model", "pad", "stretch"] = Field(
+        default="model",
+        description="How a picture gets square: scaled with its shape kept and padded, or stretched; 'model' does what "
+        "the model's image processor does.",
+    )
+    augment: Augment = Field(default=Augment(), description="How training pictures are varied.")
+    freeze_batch_norm: bool = Field(
+        default=False,
+        description="Keep the statistics of batch norm layers as they are; else models that have such (RT-DETR) "
+        "normalise over each micro-batch, and accumulation changes their results.",
+    )
+
+
+class Detection(Recipe):
+    """Object detection with DETR, Conditional, Deformable and DAB-DETR, RT-DETR, LW-DETR, RF-DETR or YOLOS.
+
+    Data is COCO json or Pascal VOC with a folder of pictures, or a hub data set with a column `objects` of `bbox` and
+    `category`. Pictures without boxes train too: they say where nothing is. Boxes that stand for a crowd are left out
+    in training, and in evaluation neither count as found nor as missed. Pictures that a camera stored on their side
+    are set upright, and their boxes with them. Measured by COCO's average precision, over all classes and for each.
+    """
+
+    Options = DetectionOptions
+    options: DetectionOptions
+    sample_settings: ClassVar = {
+        "task.image_size": SAMPLE_SIZE,
+        "train.epochs": 20,
+        "train.batch_size": 16,
+        "train.accumulate": 1,
+        "train.learning_rate": 1e-3,
+        "schedule.warmup": 50,
+    }
+
+    def metrics(self) -> dict[str, Direction]:
+        """COCO's average precision: over all overlaps, at two of them, and by size."""
+        return dict.fromkeys(("map", "map_50", "map_75", "map_small", "map_medium", "map_large"), "max")
+
+    def columns(self) -> dict[str, Column]:
+        """A picture and what is in it."""
+        size = "pixels of the picture that boxes are drawn on, to tell whether they must turn with it"
+        return {
+            "image": Column("a picture"),
+            "objects": Column("bbox and category of each object; area and iscrowd if known"),
+            "width": Column(size, required=False),
+            "height": Column(size, required=False),
+        }
+
+    # Data -------------------------------------------------------------------------------------------
+
+    def sample(self, folder: Path) -> Splits:
+        """Coloured shapes on textured ground, and a small Deformable DETR that finds them."""
+        from taskrecipe.core.vision.shapes import draw_many, object_rows
+
+        _write_tiny_detector(folder)
+        return {
+            split: object_rows(draw_many(count, SAMPLE_SIZE, seed=(self.spec.seed, number)))
+            for number, (split, count) in enumerate({"train": 640, "validation": 160}.items())
+        }
+
+    def check(self, splits: Splits) -> None:
+        """Find the classes; pictures and boxes are checked as they are read, once."""
+        from taskrecipe.core.vision.objects import category_names
+
+        self.labels = category_names(splits)
+
+    def load_processor(self, source: ModelSource) -> Any:
+        """The model's image processor, set to squares; a model that knows all classes keeps its numbering of them."""
+        from taskrecipe.core.vision.criteria import require_exact_loss
+        from taskrecipe.core.vision.processors import image_processor
+
+        config = source.config()
+        require_exact_loss(config)
+        known = list(config.id2label.values())
+        if set(self.labels) <= set(known):
+            self.labels = known
+        side = self.options.image_size
+        usual = image_processor(source)
+        stretched = bool(usual.size.get("height")) if self.options.fit == "model" else self.options.fit == "stretch"
+        if stretched:
+            return image_processor(source, size={"height": side, "width": side}, do_pad=False)
+        square = {"height": side, "width": side}
+        return image_processor(source, size={"max_height": side, "max_width": side}, do_pad=True, pad_size=square)
+
+    def preprocess(self, rows: Dataset, split: str) -> Dataset:
+        """Check pictures and boxes, and put boxes into one form: corners in pixels of the upright picture."""
+        from datasets import Dataset, concatenate_datasets
+
+        from taskrecipe.core.data.images import undecoded
+        from taskrecipe.core.vision.objects import ObjectReader, object_features
+
+        reader = ObjectReader(self.labels, self.options.boxes, self.options.invalid_boxes)
+        objects = Dataset.from_dict(reader.read(rows, split), features=object_features())
+        if self.processor.do_pad:
+            self._require_thickness(objects, split)
+        return concatenate_datasets([undecoded(rows.select_columns(["image"])), objects], axis=1)
+
+    def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
+        """Decode a picture, vary it in training, and scale it; boxes as shares of what is seen."""
+        from taskrecipe.core.data.images import open_rgb
+        from taskrecipe.core.vision.boxes import to_centres
+
+        scene = _scene(open_rgb(row["image"])[0], row)
+        if training:
+            scene = self.options.augment.apply(scene, random)
+        seen = self.processor(scene.image)
+        return {
+            **{name: np.asarray(values[0]) for name, values in seen.items()},
+            "boxes": to_centres(scene.boxes, scene.image.size).astype(np.float32),
+            "classes": scene.labels,
+            "size": np.array([row["height"], row["width"]]),
+        }
+
+    def collate(self, rows: list[Row]) -> Batch:
+        """Stack pictures; boxes of all pictures one after another, with how many each has."""
+        import torch
+
+        stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name not in ("boxes", "classes")}
+        joined = {name: np.concatenate([row[name] for row in rows]) for name in ("boxes", "classes")}
+        counts = np.array([len(row["classes"]) for row in rows])
+        batch = {**stacked, **joined, "box_counts": counts}
+        if "pixel_mask" in batch:
+            batch["pixel_mask"] = batch["pixel_mask"].astype(bool)
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    # Model ------------------------------------------------------------------------------------------
+
+    def load_model(self, source: ModelSource) -> torch.nn.Module:
+        """A detector with the right classes, and with a loss that accumulates exactly."""
+        from transformers import AutoModelForObjectDetection
+
+        from taskrecipe.core.vision.criteria import use_exact_loss
+
+        model = source.model(
+            AutoModelForObjectDetection,
+            id2label=dict(enumerate(self.labels)),
+            label2id={name: number for number, name in enumerate(self.labels)},
+        )
+        use_exact_loss(model)
+        self.config = model.config
+        self.masked = "pixel_mask" in inspect.signature(model.forward).parameters
+        self._tell_of_batch_norm(model)
+        return model  # type: ignore[no-any-return]
+
+    def weights(self, batch: Batch) -> dict[str, float]:
+        """How many boxes, or weighted queries, each term is a mean over."""
+        from taskrecipe.core.vision.criteria import weights
+
+        return weights(self.config, batch["box_counts"].tolist())
+
+    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
+        """The model's own losses of class, box and overlap, each under its own name."""
+        if self.options.freeze_batch_norm:
+            for layer in _batch_norms(model):
+                layer.eval()
+        counts = batch["box_counts"].tolist()
+        targets = [
+            {"class_labels": classes, "boxes": boxes}
+            for classes, boxes in zip(batch["classes"].split(counts), batch["boxes"].split(counts), strict=True)
+        ]
+        mask = {"pixel_mask": batch["pixel_mask"]} if self.masked and "pixel_mask" in batch else {}
+        outputs = model(pixel_values=batch["pixel_values"], labels=targets, **mask)
+        terms = dict(outputs.loss_dict)
+        # Where there is no box at all, two of three terms are dropped; but other processes wait for all gradients.
+        terms["class"] = terms["class"] + 0.0 * (terms["box"] + terms["giou"])
+        return Loss(terms, outputs)
+
+    def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
+        """The surest boxes of each picture, in pixels of the whole picture."""
+        from taskrecipe.core.vision.average_precision import MOST
+        from taskrecipe.core.vision.boxes import to_sizes
+
+        found = self.processor.post_process_object_detection(outputs, threshold=-1.0, target_sizes=batch["size"])
+        best = [image["scores"].argsort(descending=True, stable=True)[:MOST] for image in found]
+        kept = [
+            {key: values[order].cpu().numpy() for key, values in image.items()}
+            for image, order in zip(found, best, strict=True)
+        ]
+        return {
+            "shapes": [to_sizes(image["boxes"]) for image in kept],
+            "labels": [image["labels"] for image in kept],
+            "scores": [image["scores"] for image in kept],
+        }
+
+    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
+        """COCO's average precision, and that of each class."""
+        from taskrecipe.core.vision.average_precision import AveragePrecision
+        from taskrecipe.core.vision.boxes import to_sizes
+
+        found = [dict(zip(predictions, values, strict=True)) for values in zip(*predictions.values(), strict=True)]
+        truth = rows.select_columns(["boxes", "labels", "areas", "crowds"])
+        there = [
+            {**{key: row[key] for key in ("labels", "areas", "crowds")}, "shapes": to_sizes(as_boxes(row["boxes"]))}
+            for row in truth
+        ]
+        numbers: dict[str, float] = AveragePrecision(self.labels).compute(predictions=found, references=there)
+        return numbers
+
+    def _require_thickness(self, objects: Dataset, split: str) -> None:
+        """Refuse pictures so long that scaling, with their shape kept, leaves next to nothing of them."""
+        for row, (width, height) in enumerate(zip(objects["width"], objects["height"], strict=True)):
+            if min(width, height) * self.options.image_size < THINNEST * max(width, height):
+                raise DataError(
+                    f"the picture has {width}x{height} pixels: scaled to {self.options.image_size} in its shape, "
+                    f'less than {THINNEST} pixels of a side are left; [task].fit = "stretch" takes it as it is',
+                    split=split,
+                    row=row,
+                    column="image",
+                )
+
+    def _tell_of_batch_norm(self, model: torch.nn.Module) -> None:
+        parts = self.spec.train.accumulate * self.spec.launch.processes
+        if parts > 1 and not self.options.freeze_batch_norm and any(_batch_norms(model)):
+            warnings.warn(
+                f"{self.config.model_type} has batch norm layers, which see each of the {parts} parts of an update by "
+                "itself: results depend on how it is cut; [task].freeze_batch_norm = true prevents that",
+                stacklevel=2,
+            )
+
+
+def _batch_norms(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    return (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
+
+
+def _scene(image: Image, row: Row) -> Scene:
+    """What training may see of a row: a crowd is no object."""
+    single = ~np.array(row["crowds"], dtype=bool)
+    return Scene(image, np.array(row["labels"], dtype=np.int64)[single], as_boxes(row["boxes"])[single])
+
+
+def _write_tiny_detector(folder: Path) -> None:
+    """A Deformable DETR on a shallow ResNet, of which 180,000 weights are enough for the sample."""
+    from transformers import DeformableDetrConfig
+    from transformers.models.deformable_detr.image_processing_pil_deformable_detr import (
+        DeformableDetrImageProcessorPil,
+    )
+
+    DeformableDetrConfig(
+        backbone_config={
+            "model_type": "resnet",
+            "layer_type": "basic",
+            "embedding_size": 16,
+            "hidden_sizes": [24, 48],
+            "depths": [1, 1],
+            "out_features": ["stage2"],
+        },
+        num_feature_levels=1,
+        d_model=64,
+        encoder_layers=1,
+        encoder_attention_heads=4,
+        encoder_ffn_dim=128,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=128,
+        num_queries=10,
+        dropout=0.0,
+        with_box_refine=True,
+        auxiliary_loss=True,
+    ).save_pretrained(folder)
+    DeformableDetrImageProcessorPil().save_pretrained(folder)
