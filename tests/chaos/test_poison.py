@@ -24,9 +24,7 @@ def regression_files(folder: Path, poisoned: str) -> Path:
 def test_a_row_whose_loss_overflows_is_named(zygote: Zygote, tmp_path: Path) -> None:
     spec = regression_files(tmp_path, "1e30")  # a finite label, whose squared error is not, in float32
     folder = tmp_path / "run"
-    done = zygote.run(
-        "run", str(spec), "--out", str(folder), "--set", "train.order='sequential'", cwd=tmp_path
-    )
+    done = zygote.run("run", str(spec), "--out", str(folder), "--set", "train.order='sequential'", cwd=tmp_path)
     assert done.code == 4, done.stderr
     assert "Traceback" not in done.stderr
     assert "update 1:" in done.stderr

@@ -28,9 +28,7 @@ def test_a_signal_saves_and_says_how_to_go_on(signum: signal.Signals, zygote: Zy
     spec = write_spec(tmp_path)
     whole = train(zygote, spec, "whole", "--set", "checkpoint.every='end'")
     folder = tmp_path / "run"
-    started = zygote.start(
-        "run", str(spec), "--out", str(folder), "--set", "checkpoint.every='end'", cwd=tmp_path
-    )
+    started = zygote.start("run", str(spec), "--out", str(folder), "--set", "checkpoint.every='end'", cwd=tmp_path)
     wait_for(started, "update 2:")
     started.send(signum)
     assert started.wait() == CODES[signum]
