@@ -50,6 +50,7 @@ bench: setup  ## Print the benchmarks
 
 readme: setup  ## Write the output of today's commands into the README
 	$(BIN)/python tests/test_readme.py
+	$(BIN)/python tests/test_own_recipe_page.py
 
 clean:  ## Remove what was built, the environment too
 	rm -rf $(VENV) .build build dist ./*.egg-info

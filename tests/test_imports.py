@@ -24,6 +24,7 @@ LIGHT_COMMANDS = [
     "plugins",
     "schema",
     "new glue {tmp}/new.toml",
+    "new-plugin mine {tmp}/plugin",
     "explain specs/mrpc.toml train.learning_rate",
     "migrate specs/mrpc.toml",
 ]

@@ -38,7 +38,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_module_and_spec_and_nothing_beside_them(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     shipped = {name.removeprefix("taskrecipe/") for name in names if name.startswith("taskrecipe/")}
-    ours = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".toml", ".typed")]
+    shipped_kinds = (".py", ".toml", ".typed", ".txt")
+    ours = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in shipped_kinds]
     assert len(ours) > 40
     assert shipped == {str(path.relative_to(ROOT)) for path in ours}
     assert {name.split("/")[0] for name in names} == {"taskrecipe", "taskrecipe-0.1.0.dist-info"}

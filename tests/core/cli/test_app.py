@@ -13,7 +13,8 @@ import taskrecipe.core.cli.catalog
 from taskrecipe.core import errors
 
 COMMANDS = [
-    "run", "resume", "fingerprint", "validate", "new", "explain", "migrate", "schema", "list", "show", "plugins",
+    "run", "resume", "fingerprint", "validate", "new", "new-plugin", "explain", "migrate", "schema", "list",
+    "show", "plugins",
 ]  # fmt: skip
 
 
