@@ -64,7 +64,9 @@ class Subject:
             "log": {"every": 1},
         }
         given = {key.replace("__", "."): value for key, value in settings.items()}
-        for key, value in {**self.recipe_class.sample_settings, **given}.items():
+        # A warmup that suits the whole sample may be longer than a quick check.
+        suited = {k: v for k, v in self.recipe_class.sample_settings.items() if not k.startswith("schedule.")}
+        for key, value in {**suited, **given}.items():
             table, _, name = key.partition(".")
             values[table] = {**values.get(table, {}), name: value}
         return Spec.model_validate(values, context={"registry": self.registry})
@@ -251,7 +253,8 @@ def one_batch_is_overfitted(subject: Subject) -> None:
 
 def sample_is_learnable(subject: Subject) -> None:
     """A run on the sample gets better, by the metric that decides and in its declared direction."""
-    loop = subject.loop(subject.prepared[1])
+    schedule = {k: v for k, v in subject.recipe_class.sample_settings.items() if k.startswith("schedule.")}
+    loop = subject.loop(subject.prepared[1], **schedule)
     name, direction = loop.best_metric
     before = _evaluated(loop)[name]
     after = [event.metrics[name] for event in loop.run() if isinstance(event, Evaluated)]
