@@ -98,7 +98,6 @@ class ModelSource:
             model, report = auto_class.from_pretrained(
                 self.folder,
                 config=config,
-                dtype="float32",
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 use_safetensors=True,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from taskrecipe.core.errors import DataError, RecipeError
 from taskrecipe.core.quiet import quiet
 
+_DIFFERENCE = re.compile(r"^Schema at index .*|there are \d+ (new|missing) columns[^)]*\)")
 _NO_ROWS = ("EmptyDataError", "SchemaInferenceError", "StopIteration")
 
 
@@ -41,8 +42,8 @@ def reason(error: BaseException) -> str:
         return f"{message} is missing"
     if isinstance(error, EOFError):
         return f"the file ends too early: {message}"
-    if message.startswith("Schema at index"):
-        return f"not all files, or not all parts of one, have the same columns and types: {message}"
+    if difference := _DIFFERENCE.search(message):
+        return f"not all files, or not all parts of one, have the same columns and types: {difference[0]}"
     return message or type(error).__name__
 
 

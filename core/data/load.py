@@ -163,6 +163,8 @@ def _check(loaded: Loaded, recipe: Recipe) -> None:
     for split, rows in looked_at.items():
         if not len(rows):
             raise DataError("there are no rows", split=split)
+        if any(name.startswith("__index_level_") for name in rows.column_names):  # what pandas makes of such rows
+            raise DataError("rows have more fields than the header names", split=split)
         columns.require(rows.column_names, recipe.columns(), split)
     shared = [name for name in recipe.columns() if all(name in rows.column_names for rows in looked_at.values())]
     if shared and loaded.origin != "sample":

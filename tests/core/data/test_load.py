@@ -205,6 +205,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Words], str]] = {
         Words,
         r"\[data\.columns\] text = 'txt', but the data has 'text', 'label'; did you mean 'text'\?",
     ),
+    "more fields than the header": (
+        {"files": {"train": "wide.csv", "validation": "validation.csv"}},
+        Words,
+        "split 'train': rows have more fields than the header names",
+    ),
     "empty train": ({"files": {"train": "empty.csv", "validation": "validation.csv"}}, Words, "'train': .*no rows"),
     "empty validation": (
         {"files": {"train": "train.csv", "validation": "empty.csv"}},
@@ -248,6 +253,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Words], str]] = {
 def test_data_that_does_not_fit_is_refused_at_once(name: str, folder: Path) -> None:
     table(folder, "odd.csv", ["x"], header="texts,label")
     table(folder, "one.csv", ["x"])
+    table(folder, "wide.csv", ["x,y"])
     (folder / "empty.csv").write_text("text,label\n")
     (folder / "empty.jsonl").write_text("")
     data, kind, message = REFUSED[name]

@@ -39,12 +39,16 @@ def test_every_start_gives_the_tail_of_the_whole(size: int, files: list[Path]) -
         assert [list(block["n"]) for block in blocks(stream(files), size, start)] == whole[start:]
 
 
-def test_types_are_those_of_the_first_rows_in_every_block(tmp_path: Path) -> None:
+def test_a_later_row_of_another_type_is_refused_not_read_as_another_column(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("n,text\n" + "".join(f"{row},{row if row < 5 else row + 0.5}\n" for row in range(10)))
+    path.write_text("n\n" + "1\n" * 10_000 + "x\n" * 10)  # types are told anew after 10,000 rows
     rows, head = typed(stream([path]))
     assert head is not None
-    assert {str(block.features) for block in blocks(rows, 2)} == {str(head.features)}
+    assert rows.features == head.features
+    read = blocks(rows, 4000)
+    assert [next(read).features for _ in range(2)] == [head.features] * 2
+    with pytest.raises(DataError, match="rows 8000 to 11999: "):
+        list(read)
 
 
 def test_a_limit_holds(files: list[Path]) -> None:
