@@ -217,7 +217,7 @@ def _keep_statistics(model: torch.nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eval()
-            module.train = partial(_stays, module)  # type: ignore[method-assign]
+            module.train = partial(_stays, module)  # type: ignore[assignment]
 
 
 def _stays(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:  # noqa: ARG001 - as `train` is called

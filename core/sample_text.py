@@ -136,7 +136,7 @@ def word_tokenizer(words: Iterable[str], max_length: int = 128) -> PreTrainedTok
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         model_max_length=max_length,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],

@@ -56,8 +56,8 @@ _REGRESSION = ("pearson", "spearman", "mse")
 class GlueOptions(TaskOptions):
     """Options of `glue`."""
 
-    name: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "single", "pair"] = (
-        Field(description="A GLUE task; or 'single' or 'pair' for one's own data of one or two sentences.")
+    name: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "single", "pair"] = Field(
+        description="A GLUE task; or 'single' or 'pair' for one's own data of one or two sentences."
     )
     max_length: Count = Field(default=128, le=1_000_000, description="Tokens a row is cut off at.")
     regression: bool = Field(
@@ -155,14 +155,16 @@ class Glue(Recipe):
         from transformers import AutoModelForSequenceClassification
 
         if self.regression:
-            return source.model(AutoModelForSequenceClassification, num_labels=1, problem_type="regression")
-        return source.model(
-            AutoModelForSequenceClassification,
-            num_labels=len(self.labels),
-            problem_type="single_label_classification",
-            id2label=dict(enumerate(self.labels)),
-            label2id={name: i for i, name in enumerate(self.labels)},
-        )
+            values: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
+        else:
+            values = {
+                "num_labels": len(self.labels),
+                "problem_type": "single_label_classification",
+                "id2label": dict(enumerate(self.labels)),
+                "label2id": {name: i for i, name in enumerate(self.labels)},
+            }
+        model: torch.nn.Module = source.model(AutoModelForSequenceClassification, **values)
+        return model
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
         """The model's own loss; with smoothed labels, cross entropy with them, in training only."""

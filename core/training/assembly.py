@@ -58,7 +58,10 @@ class Assembled:
 def assemble(spec: Spec, recipe: Recipe, module: torch.nn.Module, rows: Splits, accelerator: Accelerator) -> Assembled:
     """Everything the loop needs, ready to start or to be put where a checkpoint was."""
     if spec.train.gradient_checkpointing:
-        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        enable_checkpointing: Any = getattr(module, "gradient_checkpointing_enable", None)
+        if enable_checkpointing is None:
+            raise UsageError("[train].gradient_checkpointing = true, but this model has no way to do that")
+        enable_checkpointing(gradient_checkpointing_kwargs={"use_reentrant": False})
     module.to(accelerator.device)
     model = torch.compile(module) if spec.train.compile else module
     model = accelerator.prepare_model(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -29,9 +30,7 @@ class MovingAverage:
 
 
 @contextmanager
-def evaluation_weights(
-    module: torch.nn.Module, optimizer: torch.optim.Optimizer, average: MovingAverage | None
-) -> Iterator[None]:
+def evaluation_weights(module: torch.nn.Module, optimizer: Any, average: MovingAverage | None) -> Iterator[None]:
     """Put in place the weights that count, and afterwards the trained ones, to the bit."""
     optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's wrapper has the methods in any case
     switches = hasattr(optimizer, "eval") and hasattr(optimizer, "train")  # schedule-free optimizers do

@@ -161,7 +161,8 @@ class Loop:
 
     def _evaluate(self) -> Iterator[Event]:
         """Measure every split. A signal ends it after the batch at hand; it stays due for when the run resumes."""
-        start, metrics = time.perf_counter(), {}
+        start = time.perf_counter()
+        metrics: dict[str, float] = {}
         with evaluation_weights(self.module, self.optimizer, self.average):
             for evaluation in self.evaluations:
                 metrics |= yield from self._measure(evaluation)
