@@ -33,7 +33,7 @@ class Bench:
         torch.manual_seed(0)
         model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(16)))
         self.model, self.optimizer = self.accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
-        self.inputs = torch.randn(64, 1024)
+        self.inputs = torch.randn(8, 1024)
         self.checkpoints = Checkpoints(folder / "ours", keep=2, run_id="bench", spec_hash="")
         self._steps = count(1)
         self.update()
@@ -98,15 +98,16 @@ def test_training_with_checkpoints_takes_no_longer_than_with_save_state(
 
 
 def _interleaved(bench: Bench, calls: list[Callable[[], None]]) -> list[list[float]]:
-    """Seconds of each call, in turns, the first turn left out."""
+    """Seconds of each call, in turns that begin with another one each; the first turns are left out."""
     seconds: list[list[float]] = [[] for _ in calls]
     for turn in range(ROUNDS + 1):
-        for call, times in zip(calls, seconds, strict=True):
+        for index in range(len(calls)):
+            chosen = (turn + index) % len(calls)
             bench.settle()
             start = time.perf_counter()
-            call()
+            calls[chosen]()
             if turn:
-                times.append(time.perf_counter() - start)
+                seconds[chosen].append(time.perf_counter() - start)
     return seconds
 
 
