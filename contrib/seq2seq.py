@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 METRICS = {"rouge": ("rouge1", "rouge2", "rougeL", "rougeLsum"), "bleu": ("bleu",)}
 PACKAGES = {"rouge": "rouge_score", "bleu": "sacrebleu"}
 
-SAMPLE_WORDS = ["river", "stone", "garden", "winter", "morning", "market", "doctor", "window", "table", "candle"]
-
 
 class Languages(Table):
     """`[task.languages]`: which two texts of a column `translation` are meant."""
@@ -69,7 +67,7 @@ class Seq2Seq(Recipe):
         "task.beams": 1,
         "task.source_length": 32,
         "task.target_length": 16,
-        "train.learning_rate": 4e-3,
+        "train.learning_rate": 2e-3,
         "train.epochs": 4,
         "train.batch_size": 16,
         "train.accumulate": 1,
@@ -87,9 +85,11 @@ class Seq2Seq(Recipe):
         return {"source": Column("the text that is given"), "target": Column("the text to make of it")}
 
     def sample(self, folder: Path) -> Splits:
-        """Sentences and their translation into a language in which words are read backwards."""
-        write_tiny_bart(folder, [form for word in SAMPLE_WORDS for form in (word, word[::-1])])
-        return {"train": self._sample_split(0, 1024), "validation": self._sample_split(1, 64)}
+        """Sentences with words of one kind, and all words of that kind as what to make of it."""
+        from taskrecipe.core.sample_text import vocabulary
+
+        write_tiny_bart(folder, vocabulary())
+        return {"train": self._sample_split(0, 512), "validation": self._sample_split(1, 64)}
 
     def check(self, splits: Splits) -> None:
         """Sources and targets must be text."""
@@ -179,10 +179,12 @@ class Seq2Seq(Recipe):
     def _sample_split(self, number: int, size: int) -> Dataset:
         from datasets import Dataset
 
+        from taskrecipe.core.sample_text import CUES, class_cues, sentence
+
         random = np.random.default_rng([self.spec.seed, number])
-        sentences = [random.choice(SAMPLE_WORDS, size=int(random.integers(3, 7))).tolist() for _ in range(size)]
-        sources = [" ".join(words) for words in sentences]
-        targets = [" ".join(word[::-1] for word in words) for words in sentences]
+        kinds = [int(kind) for kind in random.integers(len(CUES), size=size)]
+        sources = [sentence(random, class_cues(random, kind)) for kind in kinds]
+        targets = [" ".join(CUES[kind]) for kind in kinds]
         if (languages := self.options.languages) is None:
             return Dataset.from_dict({"source": sources, "target": targets})
         pairs = zip(sources, targets, strict=True)

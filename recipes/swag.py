@@ -41,6 +41,7 @@ class Swag(Recipe):
     options: SwagOptions
     smooths_labels = True
     sample_settings: ClassVar = {
+        "task.max_length": 64,
         "train.learning_rate": 1e-3,
         "train.epochs": 2,
         "train.batch_size": 16,
@@ -86,7 +87,11 @@ class Swag(Recipe):
 
     def load_processor(self, source: ModelSource) -> Any:
         """The model's tokenizer."""
-        return source.tokenizer()
+        from taskrecipe.core.fit import require_length
+
+        tokenizer = source.tokenizer()
+        require_length(source, tokenizer, "[task].max_length", self.options.max_length)
+        return tokenizer
 
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
         """Tokenize every ending together with its text."""

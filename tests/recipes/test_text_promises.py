@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -30,15 +29,15 @@ def spec_of(case: str, **tables: dict[str, Any]) -> Spec:
     return text_spec(recipe, task, train=train, **tables)
 
 
-@pytest.fixture(scope="module")
-def few_rows(tmp_path_factory) -> Callable[[str], Ready]:
+@cache
+def few_rows(case: str) -> Ready:
     """22 rows of a case's sample: two full updates and a short one, or more where a row has several windows."""
-    return cache(lambda case: ready(spec_of(case), tmp_path_factory.mktemp("model"), rows=22))
+    return ready(spec_of(case), rows=22)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_accumulation_gives_the_gradients_of_one_batch(case, smoothing, few_rows):
+def test_accumulation_gives_the_gradients_of_one_batch(case, smoothing):
     def taken(accumulate, update):
         spec = spec_of(case, train={"accumulate": accumulate, "label_smoothing": smoothing})
         return gradients(few_rows(case).loop(spec), update)
@@ -52,7 +51,7 @@ def test_accumulation_gives_the_gradients_of_one_batch(case, smoothing, few_rows
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_numbers_do_not_depend_on_the_evaluation_batch_size(case, few_rows):
+def test_numbers_do_not_depend_on_the_evaluation_batch_size(case):
     reference, *others = (
         evaluated(few_rows(case).loop(spec_of(case, evaluate={"batch_size": size}))) for size in (64, 1, 3, 8)
     )
@@ -61,13 +60,13 @@ def test_numbers_do_not_depend_on_the_evaluation_batch_size(case, few_rows):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_reported_is_what_was_declared(case, few_rows):
+def test_what_is_reported_is_what_was_declared(case):
     loop = few_rows(case).loop()
     assert list(evaluated(loop)) == [*loop.recipe.metrics(), "loss"]
 
 
 @pytest.mark.parametrize("case", ["glue", "swag", "question_answering", "token_classification", "seq2seq"])
-def test_the_same_spec_gives_the_same_bits_even_if_interrupted(case, few_rows):
+def test_the_same_spec_gives_the_same_bits_even_if_interrupted(case):
     def loop():
         return few_rows(case).loop(spec_of(case, train={"accumulate": 2}), torch.float32, dropout=True)
 
@@ -80,7 +79,7 @@ def test_the_same_spec_gives_the_same_bits_even_if_interrupted(case, few_rows):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "glue regression"])
-def test_labels_are_smoothed_in_training_only(case, few_rows):
+def test_labels_are_smoothed_in_training_only(case):
     plain, smooth = (few_rows(case).loop(spec_of(case, train={"label_smoothing": share})) for share in (0.0, 0.2))
     batch = next(plain.updates(0)).batches[0].inputs
 
@@ -104,7 +103,7 @@ def test_labels_are_smoothed_in_training_only(case, few_rows):
         ("seq2seq", "rougeL", 20.0, 80.0),
     ],
 )
-def test_the_sample_is_learnt(case, metric, before, after, tmp_path):
-    loop = ready(text_spec(*CASES[case]), tmp_path).loop(dtype=torch.float32, dropout=True)
+def test_the_sample_is_learnt(case, metric, before, after):
+    loop = ready(text_spec(*CASES[case])).loop(dtype=torch.float32, dropout=True)
     assert evaluated(loop)[metric] < before
     assert trained(loop)[metric] > after

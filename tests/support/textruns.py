@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,9 @@ from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.assembly import assemble
 from taskrecipe.core.training.events import Evaluated, Saved, Updated
 from taskrecipe.core.training.loop import Loop
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="textruns-")
+"""Where tiny models are; removed at the end."""
 
 NO_DROPOUT = {
     "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
@@ -71,17 +77,23 @@ class Ready:
         return loop
 
 
-def ready(spec: Spec, folder: Path, splits: Splits | None = None, rows: int | None = None) -> Ready:
+def ready(spec: Spec, splits: Splits | None = None, rows: int | None = None) -> Ready:
     """The recipe of `spec` with its tiny model, on `splits` or on (the first `rows` of) its sample."""
     recipe = installed().recipe(spec.recipe)(spec)
-    sample = recipe.sample(folder)
+    sample, source = _sample(spec.recipe, spec.task.model_dump_json(), spec.seed)
     splits = splits or {
         name: found.select(range(min(len(found), rows or len(found)))) for name, found in sample.items()
     }
-    source = ModelSource(str(folder))
     recipe.check(splits)
     recipe.processor = recipe.load_processor(source)
     return Ready(recipe, {split: recipe.preprocess(found, split) for split, found in splits.items()}, source)
+
+
+@cache
+def _sample(name: str, task: str, seed: int) -> tuple[Splits, ModelSource]:
+    spec = text_spec(name, json.loads(task)).model_copy(update={"seed": seed})
+    folder = Path(tempfile.mkdtemp(dir=_FOLDER.name))
+    return installed().recipe(name)(spec).sample(folder), ModelSource(str(folder))
 
 
 def same_splits(rows: Dataset | list[dict[str, Any]]) -> Splits:
