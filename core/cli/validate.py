@@ -10,8 +10,8 @@ from pathlib import Path
 
 from taskrecipe.core.errors import PluginError, SpecError, UsageError
 from taskrecipe.core.registry import Registry, installed
+from taskrecipe.core.spec.check import validate as validate_file
 from taskrecipe.core.spec.diagnostics import Format, Problem, render
-from taskrecipe.core.spec.resolve import validate as validate_file
 
 
 def validate(paths: list[str], format: Format, registry: Registry | None = None) -> int:

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from taskrecipe.core.errors import PluginError, RecipeError, SpecError
-from taskrecipe.core.registry import Registry
+from taskrecipe.core.registry import Registry, installed
 from taskrecipe.core.spec.diagnostics import MOST_PROBLEMS
-from taskrecipe.core.spec.findings import Finding, explained
-from taskrecipe.core.spec.layers import Layers
+from taskrecipe.core.spec.findings import Finding
+from taskrecipe.core.spec.layers import Layers, load
 from taskrecipe.core.spec.migrate import require_version
 from taskrecipe.core.spec.rules import broken_rules, odd_values
 from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.spec.tables import salvaged
 
 if TYPE_CHECKING:
     from taskrecipe.core.recipe import Recipe
+
+
+def validate(path: Path, registry: Registry | None = None) -> Spec:
+    """Check the spec at `path` as it stands; `SpecError` with every problem it has."""
+    return checked(load(path), registry or installed())
 
 
 def checked(layers: Layers, registry: Registry) -> Spec:
@@ -30,6 +35,9 @@ def checked(layers: Layers, registry: Registry) -> Spec:
     try:
         spec = Spec.model_validate(layers.values, context={"registry": registry})
     except ValidationError as error:
+        from taskrecipe.core.spec.explanation import explained  # only problems need it, and most specs have none
+        from taskrecipe.core.spec.tables import salvaged
+
         findings = explained(error, layers.values, registry)
         spec = salvaged(layers.values, _broken(findings), registry)
     known = {(finding.path, finding.code) for finding in findings}

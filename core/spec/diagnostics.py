@@ -6,12 +6,10 @@ Whatever comes from a file is shown safely: control and direction characters esc
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
-from urllib.parse import quote
 
 from taskrecipe.core.spec.secrets import redact
 
@@ -198,6 +196,8 @@ def _result(problem: Problem, rule: int) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
+    from urllib.parse import quote
+
     path = quote(os.fsencode(PurePath(file).as_posix()))  # a name need not be UTF-8
     return f"file://{path}" if path.startswith("/") else path
 
@@ -237,6 +237,8 @@ def _escaped(character: str) -> str:
 
 def _cells(text: Iterable[str]) -> int:
     """How many columns of a terminal `text` takes."""
+    import unicodedata
+
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 

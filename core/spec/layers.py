@@ -147,7 +147,7 @@ def _bad_parent(child: Source, message: str) -> SpecError:
     return SpecError([child.problem(child.positions.of_value(("extends",)), "bad-extends", message)])
 
 
-_BARE = re.compile(r"([^=]+)=\s*((?:[A-Za-z_~/]|\.\.?/)[\w./~@:+*-]*)\s*")
+_BARE = r"([^=]+)=\s*((?:[A-Za-z_~/]|\.\.?/)[\w./~@:+*-]*)\s*"
 _ALMOST_TOML = ("true", "false", "nan", "inf", "none", "null")
 
 
@@ -166,7 +166,7 @@ def _assignment(text: str) -> Source:
 
 
 def _with_quotes(text: str, error: SpecError) -> str:
-    bare = _BARE.fullmatch(text)
+    bare = re.fullmatch(_BARE, text)
     if "=" not in text:
         raise _bad_set(text, "it is not KEY=VALUE, such as train.epochs=1") from None
     if not bare:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taskrecipe.core import durable
 from taskrecipe.core.errors import SpecError, UsageError
 from taskrecipe.core.spec.diagnostics import Problem, shown
 from taskrecipe.core.spec.source import Source, read
@@ -55,6 +54,8 @@ def _migrated(text: str, version: int, migrations: Mapping[int, Migration]) -> s
 
 def _replace(path: Path, text: str) -> None:
     """Put `text` in the place of the file, all of it or nothing; a link goes on pointing to the file."""
+    from taskrecipe.core import durable
+
     target = path.resolve()
     try:
         mode = target.stat().st_mode

@@ -6,8 +6,7 @@ Only problems and `recipe explain` need places, so the parser is imported when t
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from taskrecipe.core.spec.keypath import KeyPath
 
@@ -18,8 +17,7 @@ Stretch = tuple[int, int]
 """Where something starts and ends, in bytes."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A stretch of one line: both counts start at 1 and are in characters."""
 
     line: int

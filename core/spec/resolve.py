@@ -44,11 +44,6 @@ class Resolved:
         return to_toml(self.spec, self.origins.of)
 
 
-def validate(path: Path, registry: Registry | None = None) -> Spec:
-    """Check the spec at `path` as it stands; `SpecError` with every problem it has."""
-    return checked(load(path), registry or installed())
-
-
 def resolve(path: Path, sets: Sequence[str] = (), sample: bool = False, registry: Registry | None = None) -> Resolved:
     """Resolve the spec at `path`; later layers win: parents, the file, the sample's settings, `sets`."""
     registry = registry or installed()

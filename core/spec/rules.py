@@ -29,7 +29,7 @@ _RECIPE_RULES: list[tuple[tuple[KeyPath, ...], Callable[[Recipe], Findings]]] = 
 
 LARGEST_INTEGER = 2**63 - 1
 
-_DECEPTIVE = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+_DECEPTIVE = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]"
 """Control characters but for tab and line end, and those that turn the direction of writing."""
 
 
@@ -71,7 +71,7 @@ def _odd_text(text: str, path: KeyPath, *, at_key: bool) -> Findings:
             f"{what} looks like a secret; a spec is shared: leave it out, and set HF_TOKEN, WANDB_API_KEY or the like"
         )
         yield Finding(path, "secret", message, at_key=at_key)
-    if not text.isprintable() and (odd := _DECEPTIVE.search(text)):
+    if not text.isprintable() and (odd := re.search(_DECEPTIVE, text)):
         message = f"{_what(path, at_key)} has the character U+{ord(odd[0]):04X}, which hides what it says"
         yield Finding(path, "bad-character", message, at_key=at_key)
 

@@ -118,14 +118,13 @@ def _parse(source: Source) -> dict[str, Any]:
 
 
 # Strings that don't end run to the end of the text: the parser stops there too, so nothing hides behind them.
-_TOKEN = re.compile(
+_MARKS = (
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)'
     r"|'''(?:[^']|'(?!''))*+(?:'''|\Z)"
     r'|"(?:[^"\\\n]|\\[^\n])*+"?'
     r"|'[^'\n]*+'?"
     r"|\#[^\n]*+"
-    r"|[][{}.=,\n]",
-    re.DOTALL,
+    r"|[][{}.=,\n]"
 )
 
 
@@ -134,7 +133,7 @@ def _excess(text: str) -> tuple[int, str] | None:
     if len(text) <= LONGEST_STRING and text.count("[") + text.count("{") <= DEEPEST and text.count(".") < DEEPEST:
         return None
     depth = dots = 0
-    for token in _TOKEN.finditer(text):
+    for token in re.finditer(_MARKS, text, re.DOTALL):
         mark = token[0]
         depth += (mark in ("[", "{")) - (mark in ("]", "}"))
         dots = 0 if mark in ("=", ",", "\n", "[", "{") else dots + (mark == ".")
@@ -166,7 +165,7 @@ def _long_number(text: str) -> Span | None:
     return _span(text, number.start()) if number else None
 
 
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_PLACE = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
 
 
 def _syntax_problems(source: Source, error: Exception) -> list[Problem]:
@@ -183,7 +182,7 @@ def _syntax_problems(source: Source, error: Exception) -> list[Problem]:
 
 def _syntax_problem(text: str, error: Exception) -> tuple[Span, str, str]:
     message = str(error)
-    if place := _PLACE.search(message):
+    if place := re.search(_PLACE, message):
         end = _span(text, len(text.rstrip("\n")))
         span = Span(int(place[1]), int(place[2])) if place[1] else end
         return span, "syntax", f"not TOML: {message[0].lower()}{message[1 : place.start()]}"
