@@ -58,10 +58,15 @@ class Ragged:
         return Ragged(self.values, np.append(starts, len(self.values)))
 
     def pieces(self, length: int) -> Ragged:
-        """Each list cut every `length`, its last piece as long as it comes out; empty lists vanish."""
+        """Each list cut every `length`, its last piece as long as it comes out; empty lists vanish.
+
+        A last piece of one value takes another from the piece before: a token alone has none to be predicted from.
+        """
         counts = -(-self.lengths // length)
-        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        ends = np.cumsum(counts)
+        number = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
         starts = np.repeat(self.offsets[:-1], counts) + length * number
+        starts[ends[(self.lengths % length == 1) & (counts > 1)] - 1] -= 1
         return Ragged(self.values, np.append(starts, self.offsets[-1:]))
 
     def keep(self, mask: NDArray[np.bool_]) -> Ragged:

@@ -86,7 +86,14 @@ def test_blank_documents_are_left_out_and_counted(rows):
 def test_documents_become_rows_of_their_own_and_long_ones_several():
     recipe, splits = prepared(language_spec("clm", {"rows": "documents"}))
     expected = [one[i : i + 16] for one in tokens_of(recipe) for i in range(0, len(one), 16)]
-    assert [row["input_ids"] for row in splits["train"]] == [row for row in expected if len(row) > 1]
+    assert all(len(row) > 1 for row in expected)
+    assert [row["input_ids"] for row in splits["train"]] == expected
+
+
+def test_a_document_that_is_one_token_too_long_loses_none():
+    texts = {"train": ["".join(chr(97 + i) for i in range(16))], "validation": ["ab"]}  # and the end-of-text token
+    _, splits = prepared(language_spec("clm", {"rows": "documents"}), texts)
+    assert [len(row["input_ids"]) for row in splits["train"]] == [15, 2]
 
 
 def test_packs_hold_whole_documents_with_positions_that_restart():
