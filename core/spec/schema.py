@@ -74,6 +74,7 @@ class _TomlSchema(GenerateJsonSchema):
         json_schema = super().model_schema(schema)
         if issubclass(schema["cls"], RecipeChoice):
             json_schema[_CHOICE] = True
+            json_schema["properties"]["task"]["type"] = "object"
         return json_schema
 
 
@@ -118,7 +119,6 @@ def _definitions(catalog: dict[Group, _Choices]) -> dict[str, Schema]:
 def _choose_recipe(schema: Schema, recipes: _Choices) -> None:
     """Make `task` what the recipe that is named says."""
     schema["properties"]["recipe"]["enum"] = recipes.names
-    schema["properties"]["task"]["type"] = "object"
     cases = []
     for options, names in recipes.models.items():
         then: Schema = {"properties": {"task": dict(recipes.refs[options])}}
