@@ -95,6 +95,8 @@ class Run:
                 self.loop = self._make_loop()
                 self.callbacks = [callback.build() for callback in self.spec.callbacks]
                 resumed = resume and self._restore(allow)
+                if self.accelerator.is_main_process:
+                    self.store.foresee(_checkpoint_bytes(self.loop))
                 signals.control = self.loop.control
                 self._follow_events(resumed)
                 return self._finish()
@@ -188,6 +190,7 @@ class Run:
         loop = self.loop
         loop.progress = Progress.from_json(state["progress"])
         loop.updates.restore(state["position"])
+        self._forget_lost_best()
         if isinstance(loop.rate, MetricRate):
             loop.rate.restore(state["schedule"])
         if self.accelerator.scaler and state["scaler"]:
@@ -197,6 +200,13 @@ class Run:
         if self.accelerator.is_main_process:
             self.folder.drop_log_after(loop.progress.step)
         return True
+
+    def _forget_lost_best(self) -> None:
+        """A best checkpoint that was damaged or deleted can't be exported any more; a later one may be the best."""
+        best = self.loop.progress.best
+        if best and not (self.folder.checkpoints / f"step-{best.step}").is_dir():
+            self.prepared.warnings.append(f"the best checkpoint, step-{best.step}, is lost; the search begins anew")
+            self.loop.progress.best = None
 
     def _newest(self) -> Checkpoint | None:
         """The newest checkpoint that verifies, which the main process finds out for all."""
@@ -281,6 +291,12 @@ class Run:
             if self.prepared.recipe.processor is not None:
                 self.prepared.recipe.processor.save_pretrained(target)
             (target / "README.md").write_text(model_card(self.resolved, results))
+
+
+def _checkpoint_bytes(loop: Loop) -> int:
+    """About how large a checkpoint will be: the weights, and two numbers a trained weight for the optimizer."""
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in loop.module.state_dict().values())
+    return weights + 2 * sum(parameter.numel() * parameter.element_size() for parameter in loop.parameters)
 
 
 def _save_module(module: Any, target: Path) -> None:

@@ -12,4 +12,6 @@ from taskrecipe.core.checkpoints.fingerprint import fingerprint as of_checkpoint
 
 def fingerprint(folder: Path, at: str) -> None:
     """Print the fingerprint of one of a run's checkpoints."""
-    typer.echo(of_checkpoint(find(folder / "checkpoints", at).path))
+    checkpoint = find(folder / "checkpoints", at)
+    checkpoint.verify()
+    typer.echo(of_checkpoint(checkpoint.path))
