@@ -1,0 +1,161 @@
+"""In-batch negatives are those of the whole update, however it is cut; vectors are measured by what they find."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contrastive_process import losses
+from datasets import Dataset
+from textruns import Ready, evaluated, gradients, ready, text_spec, trained
+from transformers import AutoModel
+
+from taskrecipe.contrib.towers import contrast
+from taskrecipe.contrib.two_tower import _ranks
+from taskrecipe.core.errors import DataError
+from taskrecipe.core.recipe import Recipe
+from taskrecipe.core.spec.spec import Spec
+from taskrecipe.core.testing import conformance
+from taskrecipe.core.training.randomness import Purpose, seed_everything
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+test_it_conforms = conformance("two_tower")
+
+
+def spec_of(task: dict[str, Any] | None = None, **train: Any) -> Spec:
+    return text_spec("two_tower", task, train={"epochs": 1, "batch_size": 8, **train})
+
+
+@pytest.fixture(scope="module")
+def few() -> Ready:
+    return ready(spec_of(), rows=19)
+
+
+def taken(run: Ready, accumulate: int, update: int = 0, **options: Any) -> list[torch.Tensor]:
+    loop = run.loop(spec_of(accumulate=accumulate), **options)
+    seed_everything(torch.device("cpu"), Purpose.UPDATE, 3)
+    return gradients(loop, update)
+
+
+@pytest.mark.parametrize("task", [{}, {"shared": False}, {"pooling": "cls"}, {"objective": "cosine"}])
+def test_accumulation_gives_the_gradients_of_one_batch(task):
+    run = ready(spec_of(task), rows=19)
+    for update in (0, 2):  # the last has 3 pairs for 4 micro-batches
+        whole = taken(run, 1, update)
+        for accumulate in (2, 4):
+            split = taken(run, accumulate, update)
+            assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
+
+
+def test_cached_gradients_are_those_of_the_plain_loss_under_the_same_dropout(few):
+    cached = taken(few, 1, dropout=True)
+    loop = few.loop(dropout=True)
+    loop.model.train()
+    inputs = next(loop.updates(0)).batches[0].inputs
+    seed_everything(torch.device("cpu"), Purpose.UPDATE, 3)
+    contrast(loop.model(inputs["text1"], inputs["text2"]), 0.05).backward()
+    plain = [parameter.grad for parameter in loop.module.parameters() if parameter.grad is not None]
+    assert max(float((a - b).abs().max()) for a, b in zip(cached, plain, strict=True)) < 1e-12
+
+
+def test_the_contrast_is_the_mean_of_both_directions():
+    vectors = torch.nn.functional.normalize(torch.randn(5, 2, 3, dtype=torch.float64), dim=-1)
+    wanted = 0.0
+    for one, other in ((vectors[:, 0], vectors[:, 1]), (vectors[:, 1], vectors[:, 0])):
+        for number in range(5):
+            weights = [float(torch.exp(one[number] @ candidate / 0.3)) for candidate in other]
+            wanted -= np.log(weights[number] / sum(weights)) / 10
+    assert float(contrast(vectors, 0.3)) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_two_processes_see_the_negatives_of_both():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, str(SUPPORT / "contrastive_process.py"), "2"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    together = json.loads(done.stdout.strip().splitlines()[-1])
+    assert len(together) == 3
+    assert together == pytest.approx(losses(1), rel=1e-6)
+
+
+def test_self_pairs_differ_by_dropout_and_are_measured_by_scores():
+    run = ready(spec_of({"self_pairs": True}), rows=19)
+    loop = run.loop(dropout=True)
+    inputs = next(loop.updates(0)).batches[0].inputs
+    assert inputs["text2"] is inputs["text1"]
+    assert "score" not in inputs
+    loop.model.train()
+    first, second = loop.model(inputs["text1"], inputs["text2"]).unbind(1)
+    assert (first - second).abs().max().item() > 0.01
+    assert list(evaluated(loop)) == ["spearman", "pearson", "loss"]
+
+
+def test_scores_are_learnt():
+    run = ready(text_spec("two_tower", {"objective": "cosine"}, train={"epochs": 4}))
+    before = evaluated(run.loop(dtype=torch.float32))
+    after = trained(run.loop(dtype=torch.float32))
+    assert after["spearman"] > abs(before["spearman"]) + 0.3
+    assert after["loss"] < before["loss"]
+
+
+def test_ranks_are_where_the_partner_comes():
+    first = np.eye(3)
+    second = np.array([[0.9, 0.1, 0.0], [0.0, 0.5, 0.0], [0.2, 0.6, 0.1]])
+    assert _ranks(np.stack([first, second], axis=1)).tolist() == [1, 2, 1]
+    same = np.ones((3, 2, 4)) / 2
+    assert _ranks(same).tolist() == [1, 1, 1]
+
+
+def test_recall_and_mrr_come_from_the_ranks(few):
+    vectors = np.stack([np.eye(3), np.array([[0.9, 0.1, 0.0], [0.0, 0.5, 0.0], [0.2, 0.6, 0.1]])], axis=1)
+    numbers = few.recipe.score({"vectors": vectors}, few.rows["validation"])
+    assert numbers == pytest.approx({"mrr": 2.5 / 3, "recall@1": 2 / 3, "recall@10": 1.0})
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_encoders_are_saved_as_transformers_reads_them(shared, tmp_path):
+    run = ready(spec_of({"shared": shared}), rows=4)
+    loop = run.loop()
+    loop.module.save_pretrained(tmp_path / "saved")
+    for number, folder in enumerate([""] if shared else ["text1", "text2"]):
+        read = AutoModel.from_pretrained(tmp_path / "saved" / folder, dtype="float64").state_dict()
+        own = loop.module.encoders[number].state_dict()
+        assert set(read) == set(own)
+        assert all(torch.equal(value, own[name]) for name, value in read.items())
+
+
+def test_pooling_leaves_padding_out(few):
+    loop = few.loop()
+    loop.model.eval()
+    long, short = few.recipe.processor(["river stone house garden winter", "river stone"])["input_ids"]
+    rows = [{"text1.input_ids": ids, "text1.attention_mask": [1] * len(ids)} for ids in (long, short)]
+    together, alone = (loop.recipe.collate(group) for group in (rows, rows[1:]))
+    vectors = [loop.model(batch["text1"], batch["text2"])[-1] for batch in (together, alone)]
+    torch.testing.assert_close(vectors[0], vectors[1])
+
+
+def test_columns_that_a_split_lacks_are_named(few):
+    recipe: Recipe = type(few.recipe)(spec_of({"self_pairs": True}))
+    train = Dataset.from_dict({"text1": ["a", "b"]})
+    with pytest.raises(DataError, match="the recipe reads 'text2'"):
+        recipe.check({"train": train, "validation": train})
+    recipe.check({"train": train, "validation": Dataset.from_dict({"text1": ["a"], "text2": ["b"], "score": [1.0]})})
+
+
+def test_self_pairs_have_no_score_to_learn():
+    with pytest.raises(ValueError, match="'self_pairs' is for objective"):
+        spec_of({"self_pairs": True, "objective": "cosine"})
