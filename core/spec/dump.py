@@ -26,8 +26,8 @@ def to_toml(spec: Spec, origin: OriginOf) -> str:
 
 
 def _fill(table: Container | Table, values: dict[str, Any], path: KeyPath, origin: OriginOf) -> None:
-    for key in sorted(values, key=lambda key: _has_header(values[key])):  # else a key would fall into a table before it
-        value, here = values[key], (*path, key)
+    for key, value in values.items():
+        here = (*path, key)
         if not _has_header(value):
             table.add(key, _commented(value, here, origin))
         elif isinstance(value, dict):

@@ -65,12 +65,9 @@ def odd_values(values: Any, path: KeyPath = ()) -> Findings:
 
 
 def _odd_text(text: str, path: KeyPath, *, at_key: bool) -> Findings:
-    what = f"a key of [{named(path[:-1])}]" if at_key else named(path)
     if looks_secret(text, path):
-        message = (
-            f"{what} looks like a secret; a spec is shared: leave it out, and set HF_TOKEN, WANDB_API_KEY or the like"
-        )
-        yield Finding(path, "secret", message, at_key=at_key)
+        advice = "a spec is shared: leave it out, and set HF_TOKEN, WANDB_API_KEY or the like"
+        yield Finding(path, "secret", f"{_what(path, at_key)} looks like a secret; {advice}", at_key=at_key)
     if not text.isprintable() and (odd := re.search(_DECEPTIVE, text)):
         message = f"{_what(path, at_key)} has the character U+{ord(odd[0]):04X}, which hides what it says"
         yield Finding(path, "bad-character", message, at_key=at_key)
@@ -143,12 +140,16 @@ def _one_model(spec: Spec) -> Findings:
         )
 
 
-@_reads("data.path", "data.files", "data.sample")
+@_reads("data.path", "data.files")
 def _one_data_set(spec: Spec) -> Findings:
-    path, files = spec.data.path, spec.data.files
-    if path and files:
+    if spec.data.path and spec.data.files:
         yield Finding(("data", "path"), "conflict", "[data] takes 'path' (a hub id) or 'files', not both")
-    elif not (path or files or spec.data.sample):
+
+
+@_asks_recipe("data.path", "data.files", "data.sample")
+def _data_is_named(recipe: Recipe) -> Findings:
+    data = recipe.spec.data
+    if not (data.path or data.files or data.sample or recipe.parts()):
         yield Finding(("data",), "missing-key", "[data] needs 'path' (a hub id) or 'files' (local ones)")
 
 

@@ -21,6 +21,7 @@ def test_a_good_spec_has_no_problem(problems, spec_text):
     [
         ("epoch = 3", "unknown-key", "epoch", "epochs"),
         ("Epochs = 3", "unknown-key", "Epochs", "epochs"),
+        ("epochs = 3\nepoch = 3", "unknown-key", "epoch", None),  # that one is there already
         ("epochs = 3\nweight_decay = 0.1", "wrong-table", "weight_decay", "optimizer.weight_decay"),
         ("epochs = 3\nseed = 1", "wrong-table", "seed", "seed"),
         ("epochs = 3\nwidth = 4", "wrong-table", "width", "task.width"),
@@ -212,8 +213,16 @@ def test_tables_of_plugins_within_plugins_point_to_their_own_lines(problems):
 )
 def test_one_message_for_a_value_that_may_be_several_things(problems, spec_text, text, message):
     tables = 'model.name = "x"\ndata.path = "x"\ntask.name = "red"\n'
-    rest = spec_text.partition("[task]")[0] + tables + text + "\n[train]\nepochs = 3\nlearning_rate = 1e-3\n"
-    assert message in [problem.message for problem in problems(rest)]
+    head = spec_text.partition("[task]")[0] + tables
+    found = problems(f"{head}{text}\n[train]\nepochs = 3\nlearning_rate = 1e-3\n")
+    line = head.count("\n") + 1
+    assert [problem.message for problem in found if problem.line == line] == [message]
+
+
+def test_a_recipe_that_fails_on_what_is_left_of_a_broken_spec_is_not_blamed(problem, spec_text):
+    text = spec_text.replace('"sorting"', '"moody"').replace('[task]\nname = "red"', "")
+    assert problem(text).code == "plugin-failed"
+    assert problem(text.replace("epochs", "epochss")).code == "unknown-key"
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_lines(problems, spec_text):

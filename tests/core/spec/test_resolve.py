@@ -115,7 +115,10 @@ specs = st.fixed_dictionaries(
         ),
         "model": st.fixed_dictionaries(
             {"name": texts},
-            optional={"config": st.dictionaries(texts, scalars | st.lists(scalars, max_size=3), max_size=3)},
+            optional={
+                "processor": texts,
+                "config": st.dictionaries(texts, scalars | st.lists(scalars, max_size=3), max_size=3),
+            },
         ),
         "data": st.fixed_dictionaries({"path": texts}, optional={"columns": st.dictionaries(texts, texts, max_size=3)}),
         "train": st.fixed_dictionaries(

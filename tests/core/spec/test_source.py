@@ -139,6 +139,11 @@ def test_more_than_a_spec_needs_is_refused_at_once(tmp_path, text):
     assert refused_text(tmp_path, text).code == "too-large"
 
 
+def test_a_large_file_is_not_even_read(tmp_path):
+    problem = refused_text(tmp_path, "a = 1\n" + "x" * LARGEST_FILE)
+    assert problem.message == "larger than 1024 KiB, which no spec needs to be"
+
+
 def test_brackets_in_strings_and_comments_are_no_nesting(tmp_path):
     path = tmp_path / "spec.toml"
     brackets = "[{." * 100
