@@ -159,12 +159,14 @@ class Seq2Seq(Recipe):
         languages = self.options.languages
         if languages is None:
             return rows
+        found = rows.features["translation"]
+        keys = list(found) if isinstance(found, dict) else []
+        for language in (languages.source, languages.target):
+            if language not in keys:
+                there = ", ".join(keys) or "none"
+                raise DataError(f"there is no text for the language {language!r}; found {there}", column="translation")
         names = {f"translation.{languages.source}": "source", f"translation.{languages.target}": "target"}
-        flat = rows.select_columns(["translation"]).flatten()
-        if missing := [name for name in names if name not in flat.column_names]:
-            found = ", ".join(flat.column_names)
-            raise DataError(f"there is no {missing[0]}; found {found}", column="translation")
-        return flat.select_columns(list(names)).rename_columns(names)
+        return rows.select_columns(["translation"]).flatten().select_columns(list(names)).rename_columns(names)
 
     def _tokenize(self, rows: dict[str, list[Any]]) -> dict[str, Any]:
         sources = self.processor(
