@@ -79,6 +79,8 @@ class Detection(Recipe):
         "train.accumulate": 1,
         "train.learning_rate": 1e-3,
         "schedule.warmup": 50,
+        "evaluate.every": 200,
+        "checkpoint.every": 200,
     }
 
     def metrics(self) -> dict[str, Direction]:

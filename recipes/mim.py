@@ -59,6 +59,8 @@ class MaskedImage(Recipe):
         "train.accumulate": 1,
         "train.learning_rate": 3e-3,
         "schedule.warmup": 50,
+        "evaluate.every": 120,
+        "checkpoint.every": 120,
     }
 
     def metrics(self) -> dict[str, Direction]:

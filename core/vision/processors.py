@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taskrecipe.core.quiet import quiet
+
 if TYPE_CHECKING:
     from taskrecipe.core.model import ModelSource
 
@@ -14,8 +16,8 @@ def image_processor(source: ModelSource, **options: Any) -> Any:
         return source.image_processor(**options)
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
 
-    processors: Any = IMAGE_PROCESSOR_MAPPING
-    config = type(source.config())
-    if config in processors and "pil" in processors[config]:
-        return processors[config]["pil"](**options)
+    with quiet("transformers"):  # it tells of every processor that would need torchvision
+        usual: Any = IMAGE_PROCESSOR_MAPPING.get(type(source.config()), {})
+    if "pil" in usual:
+        return usual["pil"](**options)
     return source.image_processor(**options)  # which says what is missing

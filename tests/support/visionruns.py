@@ -1,0 +1,88 @@
+"""Vision recipes on a few drawn pictures with their tiny models, in this process."""
+
+from __future__ import annotations
+
+import copy
+import io
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from textruns import Ready, evaluated, gradients, interrupted, text_spec, trained, weights
+
+from taskrecipe.core.model import ModelSource
+from taskrecipe.core.recipe import Batch, Splits
+from taskrecipe.core.registry import installed
+from taskrecipe.core.spec.spec import Spec
+from taskrecipe.core.training.assembly import assemble
+from taskrecipe.core.training.events import Saved
+from taskrecipe.core.training.loop import Loop
+
+_FOLDER = tempfile.TemporaryDirectory()
+
+__all__ = ["Ready", "evaluated", "gradients", "interrupted", "trained", "weights"]
+
+
+def vision_spec(recipe: str, task: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]) -> Spec:
+    """A short run, with what suits the sample."""
+    short = {"train": {"epochs": 1, "batch_size": 8}, "schedule": {"warmup": 0}, "evaluate": {"every": "end"}}
+    return text_spec(recipe, task, **{**tables, **{name: {**short[name], **tables.get(name, {})} for name in short}})
+
+
+@cache
+def sample(recipe: str) -> tuple[Splits, Path]:
+    """The recipe's sample, and the folder of the tiny model that fits it."""
+    folder = Path(_FOLDER.name) / recipe
+    return installed().recipe(recipe)(vision_spec(recipe)).sample(folder), folder
+
+
+def prepared(spec: Spec, splits: Splits | None = None, rows: int | None = None) -> Ready:
+    """The recipe with its tiny model, on `splits` or on (the first `rows` of) its sample."""
+    recipe = installed().recipe(spec.recipe)(spec)
+    drawn, folder = sample(spec.recipe)
+    splits = splits or {name: found.select(range(rows or len(found))) for name, found in drawn.items()}
+    recipe.check(splits)
+    source = ModelSource(str(folder))
+    recipe.processor = recipe.load_processor(source)
+    return Ready(recipe, {split: recipe.preprocess(found, split) for split, found in splits.items()}, source)
+
+
+def vision_loop(ready: Ready, spec: Spec, dtype: torch.dtype = torch.float32) -> Loop:
+    """A loop with a model that is the same every time; it and the pictures have numbers of `dtype`."""
+    recipe = copy.copy(ready.recipe)
+    recipe.spec, recipe.options = spec, spec.task
+    collate = recipe.collate
+    recipe.collate = lambda rows: in_precision(collate(rows), dtype)
+    torch.manual_seed(0)
+    module = recipe.load_model(ready.source).to(dtype)
+    accelerator = Accelerator(cpu=True)
+    parts = assemble(spec, recipe, module, ready.rows, accelerator)
+    loop = Loop(spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
+    loop.save = lambda: _at_once(Saved(loop.progress.step, "none", 0, 0.0))
+    return loop
+
+
+def in_precision(batch: Batch, dtype: torch.dtype) -> Batch:
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
+
+
+def encoded(pixels: np.ndarray, mode: str | None = None, kind: str = "PNG", **options: Any) -> dict[str, Any]:
+    """A picture as an undecoded column holds it."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels)
+    buffer = io.BytesIO()
+    (image.convert(mode) if mode else image).save(buffer, format=kind, **options)
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def _at_once(saved: Saved) -> Future[Saved]:
+    done: Future[Saved] = Future()
+    done.set_result(saved)
+    return done
