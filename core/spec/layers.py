@@ -157,24 +157,27 @@ def _assignment(text: str) -> Source:
     if "\n" in text or "\r" in text:
         raise _bad_set(text, "a value must be on one line")
     try:
-        source = Source.parse("--set", text, folder, "set")
+        source = _parsed(text, folder)
     except SpecError as error:
-        source = Source.parse("--set", _with_quotes(text, error), folder, "set")
+        raise _bad_set(text, error.problems[0].message) from None
     if "extends" in source.values:
         raise _bad_set(text, "only a file can extend another")
     return source
 
 
-def _with_quotes(text: str, error: SpecError) -> str:
-    bare = re.fullmatch(_BARE, text)
+def _parsed(text: str, folder: Path) -> Source:
     if "=" not in text:
-        raise _bad_set(text, "it is not KEY=VALUE, such as train.epochs=1") from None
-    if not bare:
-        raise _bad_set(text, f"{error.problems[0].message}; text with other than letters needs quotes") from None
+        raise _bad_set(text, "it is not KEY=VALUE, such as train.epochs=1")
+    try:
+        return Source.parse("--set", text, folder, "set")
+    except SpecError:
+        bare = re.fullmatch(_BARE, text)
+        if not bare:
+            raise
     key, word = bare.groups()
     if word.lower() in _ALMOST_TOML:
-        raise _bad_set(text, f"{word} is no TOML value; text needs quotes, and true and false are lower case") from None
-    return f'{key}="{word}"'
+        raise _bad_set(text, f"{word} is no TOML value: text needs quotes, and true and false are lower case")
+    return Source.parse("--set", f'{key}="{word}"', folder, "set")
 
 
 def _bad_set(text: str, message: str) -> SpecError:

@@ -69,6 +69,8 @@ def locate(text: str) -> Positions:
             walk.pair(node, ())
         elif node.type in ("table", "table_array_element"):
             walk.table(node)
+    if tree.root_node.has_error:  # a key may seem to be in a table whose neighbour's header is broken
+        walk.found.twice.clear()
     return walk.found
 
 

@@ -49,10 +49,13 @@ class Source:
         """The place of every key and value."""
         return positions.locate(self.text)
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.split("\n")
+
     def problem(self, span: Span, code: str, message: str, suggestion: str | None = None) -> Problem:
         """A problem at a place of this text."""
-        lines = self.text.split("\n")
-        line = lines[span.line - 1] if span is not TOP and span.line <= len(lines) else ""
+        line = self._lines[span.line - 1] if span is not TOP and span.line <= len(self._lines) else ""
         return Problem(self.name, span.line, span.column, code, message, suggestion, line, span.width)
 
 
@@ -89,7 +92,7 @@ def _open_file(path: str, flags: int) -> int:
 
 def _decode(content: bytes, name: str) -> str:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _refused(name, "syntax", "is UTF-16; TOML is UTF-8: save it as that")
+        raise _refused(name, "syntax", "the file is UTF-16, and TOML is UTF-8: save it as that")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

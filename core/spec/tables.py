@@ -60,10 +60,10 @@ class Tables:
         elif origin in (Union, UnionType):
             for argument in arguments:
                 self._value(argument, (), holder, path)
-        elif origin is list and isinstance(value, list):
+        elif arguments and isinstance(value, list):
             for index in range(len(value)):
                 self._value(arguments[0], (), value, (*path, index))
-        elif origin is dict and isinstance(value, dict):
+        elif len(arguments) == 2 and isinstance(value, dict):
             for key in value:
                 self._value(arguments[1], (), value, (*path, key))
         elif _is_table(kind) and isinstance(value, dict) and (model := self._actual(kind, value, holder)):

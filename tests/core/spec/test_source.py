@@ -91,6 +91,7 @@ def test_a_file_without_keys(tmp_path, text):
         ("a = 1\nb = 2\na = 3\n", "duplicate-key", (3, 1), "already in line 1"),
         ("[t]\na = 1\n[u]\n[t]\n", "duplicate-key", (4, 1), "already in line 1"),
         ("t = { a = 1, a = 2 }\n", "duplicate-key", (1, 14), "already in line 1"),
+        ("[a]\nname = 1\n[b\nname = 2\n", "syntax", (3, 3), "expected ']'"),
         ("x = 1\na = " + "9" * 5000, "too-large", (2, 5), "digits"),
         ("x = 1\ny = 'é'\n".encode("latin-1"), "syntax", (2, 6), "0xe9 is not UTF-8"),
         ("a = 1\n".encode("utf-16"), "syntax", (1, 1), "UTF-16"),
