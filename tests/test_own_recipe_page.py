@@ -28,7 +28,7 @@ def test_the_page_shows_the_files_as_they_are_written() -> None:
 
 def test_the_page_names_every_method_of_the_contract() -> None:
     own = {name for name, value in vars(Recipe).items() if callable(value) and not name.startswith("_")}
-    rarely_needed = {"lengths", "draw", "padding", "reported", "summarize", "load_splits", "Options"}
+    rarely_needed = {"lengths", "draw", "padding", "reported", "summarize", "parts", "join", "Options"}
     named = set(re.findall(r"^\| `(\w+)`", PAGE.read_text(), re.MULTILINE))
     assert own - rarely_needed <= named <= own
 
