@@ -166,6 +166,10 @@ class Glue(Recipe):
         model: torch.nn.Module = source.model(AutoModelForSequenceClassification, **values)
         return model
 
+    def weights(self, batch: Batch) -> dict[str, float]:
+        """A row counts as one, whatever number it is to predict."""
+        return {"loss": float(len(batch["labels"]))}
+
     def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
         """The model's own loss; with smoothed labels, cross entropy with them, in training only."""
         from taskrecipe.core.losses import smoothed
