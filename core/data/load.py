@@ -97,8 +97,27 @@ def _sample(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
     return Loaded(rows, ModelSource(str(folder)), "sample")
 
 
+def _joined(spec: Spec, recipe: Recipe) -> Loaded:
+    """The data of all the recipe's parts, each as its own spec names it, made one."""
+    source = ModelSource.of(spec.model)
+    source.fetch()
+    loaded = {}
+    for name, part in recipe.parts().items():
+        try:
+            loaded[name] = _given(part.spec, part)
+            rows = loaded[name].splits
+            loaded[name].splits = {split: _limited(found, part.spec, split) for split, found in rows.items()}
+            _inspect(loaded[name], part)
+        except DataError as error:
+            raise DataError(f"{name!r}: {error}") from error
+    origin: Origin = "hub" if any(one.origin == "hub" for one in loaded.values()) else "files"
+    return Loaded(recipe.join({name: one.splits for name, one in loaded.items()}), source, origin)
+
+
 def _given(spec: Spec, recipe: Recipe) -> Loaded:
     """The data that the spec names, under our names of splits and columns."""
+    if recipe.parts():
+        return _joined(spec, recipe)
     if not (spec.data.path or spec.data.files):
         raise DataError("[data] names neither a path nor files; set [data].path, [data.files], or [data].sample = true")
     source = ModelSource.of(spec.model)
@@ -158,7 +177,12 @@ def _limited(rows: Any, spec: Spec, split: str) -> Any:
 
 
 def _check(loaded: Loaded, recipe: Recipe) -> None:
-    """Refuse what can't be trained on; of a stream, its first rows stand for all."""
+    """Refuse what can't be trained on."""
+    recipe.check(_inspect(loaded, recipe))
+
+
+def _inspect(loaded: Loaded, recipe: Recipe) -> Splits:
+    """The rows to check, in which all that any recipe needs is there; of a stream, its first rows stand for all."""
     looked_at = {split: _first_rows(rows) if _is_stream(rows) else rows for split, rows in loaded.splits.items()}
     for split, rows in looked_at.items():
         if not len(rows):
@@ -167,9 +191,9 @@ def _check(loaded: Loaded, recipe: Recipe) -> None:
             raise DataError("rows have more fields than the header names", split=split)
         columns.require(rows.column_names, recipe.columns(), split)
     shared = [name for name in recipe.columns() if all(name in rows.column_names for rows in looked_at.values())]
-    if shared and loaded.origin != "sample":
+    if shared and loaded.origin != "sample" and not recipe.parts():  # whose rows have been compared already
         warn_of_overlap(looked_at, shared)
-    recipe.check(looked_at)
+    return looked_at
 
 
 def _first_rows(stream: Any) -> Dataset:

@@ -137,10 +137,11 @@ def test_a_processor_that_cannot_be_saved_is_not_cached() -> None:
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "rows gone", "entry gone", "entry broken"])
 def test_a_damaged_entry_is_made_again_with_a_warning(damage: str) -> None:
-    preprocessed(Lengths(), texts("a", "bcd"), SOURCE)
+    many = ["a" * (number % 50) for number in range(2000)]
+    preprocessed(Lengths(), texts(*many), SOURCE)
     rows, entry = entries()[0] / cache.ROWS, entries()[0] / cache.ENTRY
     content = bytearray(rows.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[len(content) // 2] ^= 1  # a number of a row, which nothing but a checksum sees
     {
         "flipped": lambda: rows.write_bytes(content),
         "cut": lambda: rows.write_bytes(content[:-50]),
@@ -151,9 +152,9 @@ def test_a_damaged_entry_is_made_again_with_a_warning(damage: str) -> None:
     }[damage]()
     recipe = Lengths()
     with pytest.warns(UserWarning, match="are damaged and are made again"):
-        made = preprocessed(recipe, texts("a", "bcd"), SOURCE)["train"]
-    assert (made["length"], recipe.made) == ([1, 3], ["train"])
-    preprocessed(fresh := Lengths(), texts("a", "bcd"), SOURCE)
+        made = preprocessed(recipe, texts(*many), SOURCE)["train"]
+    assert (list(made["length"]), recipe.made) == ([len(text) for text in many], ["train"])
+    preprocessed(fresh := Lengths(), texts(*many), SOURCE)
     assert fresh.made == []
 
 

@@ -259,6 +259,23 @@ def test_an_unreachable_hub_is_known_within_three_seconds(kind: str, hub: Any, h
     assert error.endswith("name a local folder or files, or train on sample data with --sample")
 
 
+UNPLUG = """
+import json, os
+{first}
+from taskrecipe.core.data import hub
+assert hub.unreachable()
+import datasets, huggingface_hub, transformers.utils.hub
+libraries = [datasets.config.HF_HUB_OFFLINE, transformers.utils.hub.is_offline_mode()]
+print(json.dumps([*libraries, os.environ["HF_HUB_OFFLINE"]]))
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import datasets"])
+def test_no_library_tries_once_the_hub_is_out_of_reach(first: str, home: Path) -> None:
+    told = run(UNPLUG.format(first=first), None, home, HF_ENDPOINT="http://127.0.0.1:9")
+    assert told == [True, True, "1"]
+
+
 def test_a_proxy_is_used(hub: Any, home: Path) -> None:
     hub.add("models", "org/tiny", {"config.json": b"{}"})
     wanted = ["org/tiny", None, "config"]
@@ -273,3 +290,9 @@ def test_looking_up_a_name_may_hang_and_is_not_waited_for(monkeypatch: pytest.Mo
     started = time.monotonic()
     assert hub._ask("https://user:secret@hub.test:8080/x") == "https://hub.test:8080 did not answer within 0.2 seconds"
     assert time.monotonic() - started < 1
+
+
+def test_passwords_in_addresses_are_not_told() -> None:
+    from taskrecipe.core.data import hub
+
+    assert hub._without_secrets("no way to https://user:secret@host/x today\nmore") == "no way to https://host/x today"
