@@ -36,6 +36,15 @@ InnerRecipe = Annotated[RecipeChoice, AfterValidator(wrappable)]
 """A recipe that another one may call."""
 
 
+def suited(choice: RecipeChoice, spec: Spec) -> RecipeChoice:
+    """The choice; on sample data, with the options that suit the sample of its recipe."""
+    if not spec.data.sample:
+        return choice
+    settings = installed().recipe(choice.recipe).sample_settings
+    options = {key.removeprefix("task."): value for key, value in settings.items() if key.startswith("task.")}
+    return choice.model_copy(update={"task": choice.task.model_copy(update=options)})
+
+
 class WrappingOptions(TaskOptions):
     """Options of every recipe around another one."""
 
@@ -55,7 +64,7 @@ class Wrapping(Recipe):
     }
 
     def __init__(self, spec: Spec, choice: RecipeChoice | None = None) -> None:
-        inner: RecipeChoice = (choice or spec).task.inner  # type: ignore[attr-defined]
+        inner = suited((choice or spec).task.inner, spec)  # type: ignore[attr-defined]
         self.inner = installed().recipe(inner.recipe)(spec, inner)
         super().__init__(spec, choice)
 

@@ -88,7 +88,24 @@ class Recipe:
         """Our name of each split and the usual one; all but `train` are evaluated."""
         return {"train": "train", "validation": "validation"}
 
+    def reported(self) -> dict[str, Direction]:
+        """Every number that an evaluation of all splits gives, by name; override where splits differ in them."""
+        own: dict[str, Direction] = {**self.metrics(), "loss": "min"}
+        return {
+            reported_name(split, metric): direction
+            for split in evaluated_splits(self)
+            for metric, direction in own.items()
+        }
+
+    def parts(self) -> dict[str, Recipe]:
+        """Recipes that are trained together in this one, each on rows of its own, which its own spec names."""
+        return {}
+
     # Data -------------------------------------------------------------------------------------------
+
+    def join(self, parts: dict[str, Splits]) -> Splits:
+        """Make one data set of those that `parts` read."""
+        raise NotImplementedError
 
     def sample(self, folder: Path) -> Splits:
         """Make a small learnable data set, and write into `folder` the tiny model that fits it.
@@ -119,9 +136,7 @@ class Recipe:
 
         column = rows.with_format("arrow")["input_ids"]
         return [
-            int(n)
-            for chunk in getattr(column, "chunks", [column[:]])
-            for n in pc.list_value_length(chunk).to_pylist()
+            int(n) for chunk in getattr(column, "chunks", [column[:]]) for n in pc.list_value_length(chunk).to_pylist()
         ]
 
     def draw(self, rows: Dataset, random: np.random.Generator) -> Sequence[int] | None:
@@ -176,6 +191,10 @@ class Recipe:
         """Turn the predictions on a whole split, in row order, into the numbers that `metrics` declares."""
         return {}
 
+    def summarize(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Further numbers, made of those of all splits; they must be among `reported`."""
+        return {}
+
 
 def evaluated_splits(recipe: Recipe) -> list[str]:
     """The splits a run is measured on."""
@@ -187,12 +206,7 @@ def reported_metrics(recipe: Recipe) -> dict[str, Direction]:
 
     The split `validation` reports plain names, any other `<split>/<metric>`; the loss is always there.
     """
-    own: dict[str, Direction] = {**recipe.metrics(), "loss": "min"}
-    return {
-        reported_name(split, metric): direction
-        for split in evaluated_splits(recipe)
-        for metric, direction in own.items()
-    }
+    return recipe.reported()
 
 
 def reported_name(split: str, metric: str) -> str:

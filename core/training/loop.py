@@ -172,6 +172,7 @@ class Loop:
         if self.control.signum:
             return
         self.control.wants_evaluation = False
+        metrics |= self.recipe.summarize(metrics)
         better = self.progress.note(*self.best_metric, metrics, self.spec.evaluate.min_delta)
         self._follow(metrics)
         seconds = time.perf_counter() - start

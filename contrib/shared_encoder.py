@@ -1,0 +1,57 @@
+"""Several models with heads of their own on one encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch  # noqa: TID253 - imported only where a model is made
+
+from taskrecipe.core.errors import UsageError
+
+
+class SharedEncoder(torch.nn.Module):
+    """Models by name, whose encoders are one and the same."""
+
+    def __init__(self, models: dict[str, Any]) -> None:
+        super().__init__()
+        self.encoder_name = _share(models)
+        self.names = list(models)
+        self.models = torch.nn.ModuleList(models.values())
+
+    def forward(self, run: Callable[[dict[str, Any]], Any]) -> Any:
+        """What `run` makes of the models: one call for all of them, since processes exchange gradients by calls."""
+        return run(self.by_name())
+
+    def by_name(self) -> dict[str, Any]:
+        """Each name's model."""
+        return dict(zip(self.names, self.models, strict=True))
+
+    def gradient_checkpointing_enable(self, **options: Any) -> None:
+        """Let the encoder compute activations twice."""
+        for model in self.models:
+            model.gradient_checkpointing_enable(**options)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the encoder into `folder`, and each model, encoder and head, into a folder of its name there."""
+        models = self.by_name()
+        models[self.encoder_name].base_model.save_pretrained(folder)
+        for name, model in models.items():
+            model.save_pretrained(Path(folder) / name)
+
+
+def _share(models: dict[str, Any]) -> str:
+    """Give all models one encoder, and say whose it was: that of the one which has all the parts others need."""
+    parts = {name: set(model.base_model.state_dict()) for name, model in models.items()}
+    chosen = max(parts, key=lambda name: len(parts[name]))
+    encoder = models[chosen].base_model
+    for name, model in models.items():
+        if model.base_model is model or type(model.base_model) is not type(encoder) or not parts[name] <= parts[chosen]:
+            raise UsageError(
+                f"tasks {chosen!r} and {name!r} can't share an encoder: theirs are a {type(encoder).__name__} "
+                f"and a {type(model.base_model).__name__} with other parts"
+            )
+        setattr(model, model.base_model_prefix, encoder)
+        model.tie_weights()  # a head that uses the word embeddings uses the shared ones
+    return chosen
