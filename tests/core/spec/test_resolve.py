@@ -15,6 +15,8 @@ from taskrecipe.core.spec.layers import Layers
 from taskrecipe.core.spec.resolve import resolve
 from taskrecipe.core.spec.source import Source
 
+BUNDLED = sorted((Path(__file__).parents[3] / "specs").rglob("*.toml"))
+
 WRAPPING = """\
 spec_version = 1
 recipe = "wrapping"
@@ -154,3 +156,11 @@ def _dump(layers, known):
     from taskrecipe.core.spec.resolve import Origins, Resolved
 
     return Resolved(checked(layers, known), layers.values, Origins(layers), Path("x")).to_toml()
+
+
+@pytest.mark.parametrize("sample", [False, True], ids=["as it is", "with sample"])
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda path: path.stem)
+def test_the_kept_file_of_every_bundled_spec_resolves_to_the_same(path, sample, tmp_path):
+    result = resolve(path, sample=sample)
+    (tmp_path / "spec.toml").write_text(result.to_toml())
+    assert resolve(tmp_path / "spec.toml").spec == result.spec
