@@ -70,7 +70,7 @@ class Adversarial(Wrapping):
         if self.spec.train.compile:
             raise UsageError("adversarial changes embeddings in between, which [train].compile leaves no room for")
         model = self.inner.load_model(source)
-        embeddings = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+        embeddings = getattr(model, "get_input_embeddings", lambda: None)()
         if not isinstance(embeddings, Embedding):
             raise UsageError(
                 f"adversarial is for recipes on text: the model of {self.options.inner.recipe!r} embeds no tokens"
@@ -139,7 +139,8 @@ def _moved(module: Any, moves: list[Any] | None) -> Iterator[list[Any]]:
 
 def _norm(rows: torch.Tensor) -> torch.Tensor:
     """The norm of each row over all its tokens, shaped to divide it by."""
-    return rows.flatten(1).norm(dim=1).reshape(-1, *[1] * (rows.ndim - 1))
+    norms: torch.Tensor = rows.flatten(1).norm(dim=1)
+    return norms.reshape(-1, *[1] * (rows.ndim - 1))
 
 
 def _unit(rows: torch.Tensor) -> torch.Tensor:

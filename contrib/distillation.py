@@ -142,7 +142,7 @@ def _train_teacher(recipe: Recipe, splits: Splits, folder: Path) -> None:
         for picked in torch.randint(len(rows), (_SAMPLE_UPDATES, 16)).tolist():
             optimizer.zero_grad()
             loss = recipe.loss(model, recipe.collate(rows.__getitems__(picked)))
-            torch.stack(list(loss.terms.values())).sum().backward()
+            torch.stack(list(loss.terms.values())).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-    model.save_pretrained(folder / _SAMPLE_TEACHER)
+    model.save_pretrained(folder / _SAMPLE_TEACHER)  # type: ignore[operator]
     recipe.processor.save_pretrained(folder / _SAMPLE_TEACHER)

@@ -208,7 +208,9 @@ class Multitask(Recipe):
             return None
         mine = [np.flatnonzero(self.task_of_row == number) for number in range(len(self.names))]
         counts = shared_out(len(rows), self._proportions([len(numbers) for numbers in mine]))
-        return np.concatenate([_passes(numbers, count, random) for numbers, count in zip(mine, counts, strict=True)])
+        drawn = [_passes(numbers, count, random) for numbers, count in zip(mine, counts, strict=True)]
+        together: list[int] = np.concatenate(drawn).tolist()
+        return together
 
     def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
         """The row as its task sees it, and whose it is."""
@@ -289,8 +291,7 @@ class Multitask(Recipe):
         """Which way the mean is better; tasks that go different ways have none."""
         chosen = {name: self._deciding(name) for name in self.names}
         ways: dict[str, Direction] = {
-            name: {**self.tasks[name].metrics(), "loss": "min"}[metric]  # type: ignore[misc]
-            for name, metric in chosen.items()
+            name: {**self.tasks[name].metrics(), "loss": "min"}[metric] for name, metric in chosen.items()
         }
         if len(set(ways.values())) > 1:
             told = ", ".join(f"{chosen[name]} of {name} ({way})" for name, way in ways.items())

@@ -31,7 +31,7 @@ class SharedEncoder(torch.nn.Module):
     def gradient_checkpointing_enable(self, **options: Any) -> None:
         """Let the encoder compute activations twice."""
         for model in self.models:
-            model.gradient_checkpointing_enable(**options)
+            model.gradient_checkpointing_enable(**options)  # type: ignore[operator]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the encoder into `folder`, and each model, encoder and head, into a folder of its name there."""

@@ -25,7 +25,7 @@ class Towers(torch.nn.Module):
     def gradient_checkpointing_enable(self, **options: Any) -> None:
         """Let the encoders compute activations twice."""
         for encoder in self.encoders:
-            encoder.gradient_checkpointing_enable(**options)
+            encoder.gradient_checkpointing_enable(**options)  # type: ignore[operator]
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a shared encoder into `folder` itself, two into folders named after their sides."""

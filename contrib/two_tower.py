@@ -211,7 +211,7 @@ class TwoTower(Recipe):
         loss = contrast(with_everyones(own, update.accelerator), self.options.temperature)
         (slope,) = torch.autograd.grad(loss, own)
         update.terms["loss"] = loss.detach() / update.accelerator.num_processes
-        parts = slope.split([len(found) for found in counted])
+        parts = slope.split([len(found) for found in counted])  # type: ignore[no-untyped-call]
         return states, [
             part if _counts(batch) else torch.zeros_like(found)
             for part, batch, found in zip(parts, update.batches, vectors, strict=True)
@@ -235,7 +235,7 @@ class TwoTower(Recipe):
         return {"mrr": float(np.mean(1 / ranks)), **recalls}
 
     def _tokenize(self, rows: dict[str, list[Any]], sides: Sequence[str]) -> dict[str, Any]:
-        made = {}
+        made: dict[str, Any] = {}
         for side in sides:
             tokens = self.processor(rows[side], truncation=True, max_length=self.options.max_length)
             made |= {f"{side}.{key}": value for key, value in tokens.items()}

@@ -54,7 +54,7 @@ class WrappingOptions(TaskOptions):
 class Wrapping(Recipe):
     """A recipe around another one, which it equals in everything that a subclass doesn't override."""
 
-    Options = WrappingOptions
+    Options: ClassVar[type[TaskOptions]] = WrappingOptions
     options: WrappingOptions
     sample_settings: ClassVar = {
         "train.learning_rate": 1e-3,
