@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import evaluate  # noqa: TID253
+import evaluate
 import numpy as np
-from datasets import Features, Value  # noqa: TID253
+from datasets import Features, Value
 
 
 class _Metric(evaluate.Metric):  # type: ignore[misc]

@@ -106,7 +106,7 @@ def test_examples_are_varied_anew_each_epoch_but_not_in_evaluation() -> None:
 def test_metrics_do_not_depend_on_the_evaluation_batch_size(batch_size: int) -> None:
     loop = toy_loop(toy_spec(evaluate={"batch_size": batch_size}), dtype=torch.float64)
     reference = toy_loop(toy_spec(), dtype=torch.float64)
-    numbers = [list(l._evaluate())[-1].metrics for l in (loop, reference)]
+    numbers = [list(each._evaluate())[-1].metrics for each in (loop, reference)]
     assert numbers[0]["accuracy"] == numbers[1]["accuracy"]
     assert numbers[0]["loss"] == pytest.approx(numbers[1]["loss"], rel=1e-14)
 
