@@ -109,6 +109,14 @@ def _asks_recipe(*keys: str) -> Callable[[_Rule], _Rule]:
     return register
 
 
+@_reads("optimizer", "schedule.name")
+def _one_schedule(spec: Spec) -> Findings:
+    name = spec.optimizer.name
+    if spec.optimizer.has_own_schedule and spec.schedule.name != "constant":
+        message = f"optimizer '{name}' changes its rate by itself; [schedule].name must be 'constant' beside it"
+        yield Finding(("optimizer", "name"), "conflict", message)
+
+
 @_reads("train.epochs", "train.updates")
 def _ends(spec: Spec) -> Findings:
     if spec.train.epochs is None and spec.train.updates is None:
@@ -239,3 +247,13 @@ def _best_is_reported(recipe: Recipe) -> Findings:
         message = f"{which} reports {', '.join(reported)}; [evaluate].best is '{best}'"
         of_other_split = next((name for name in reported if name.endswith(f"/{best}")), None)
         yield Finding(("evaluate", "best"), "unknown-metric", message, of_other_split or nearest(best, reported))
+
+
+@_asks_recipe("callbacks", "evaluate.splits")
+def _callbacks_hear_what_is_reported(recipe: Recipe) -> Findings:
+    reported = reported_metrics(recipe)
+    for number, callback in enumerate(recipe.spec.callbacks):
+        for metric in callback.metrics():
+            if metric not in reported:
+                message = f"callback '{callback.name}' listens for '{metric}'; reported are {', '.join(reported)}"
+                yield Finding(("callbacks", number), "unknown-metric", message)

@@ -195,3 +195,29 @@ def test_a_mistake_is_told_once_and_hides_no_other(problems, spec_text, old, new
         line, _, rest = rest.partition("\n")
         text = f"{head}{rest}\n[evaluate]\n{line}\n"
     assert [problem.code for problem in problems(text)] == codes
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ('[optimizer]\nname = "schedule_free"\n', "changes its rate by itself"),
+        ('[[callbacks]]\nname = "stop_when"\nmetric = "f2"\nabove = 0.9\n', "listens for 'f2'"),
+    ],
+    ids=["a schedule beside an optimizer that has its own", "a metric that nobody reports"],
+)
+def test_what_our_own_plugins_demand(tables, message, tmp_path):
+    from pathlib import Path
+
+    from taskrecipe.core.errors import SpecError
+    from taskrecipe.core.spec.resolve import validate
+
+    bundled = Path(__file__).parents[3] / "specs" / "glue" / "cola.toml"
+    lines = bundled.read_text().split("[optimizer]")[0]
+    path = tmp_path / "spec.toml"
+    path.write_text(f"{lines}\n{tables}")
+    with pytest.raises(SpecError) as raised:
+        validate(path)
+    assert [message in problem.message for problem in raised.value.problems] == [True]
+    constant = '\n[schedule]\nname = "constant"\n' if "schedule_free" in tables else ""
+    path.write_text(f"{lines}\n{tables.replace('f2', 'matthews_correlation')}{constant}")
+    validate(path)
