@@ -209,15 +209,15 @@ def test_what_our_own_plugins_demand(tables, message, tmp_path):
     from pathlib import Path
 
     from taskrecipe.core.errors import SpecError
-    from taskrecipe.core.spec.resolve import validate
+    from taskrecipe.core.spec.resolve import resolve
 
     bundled = Path(__file__).parents[3] / "specs" / "glue" / "cola.toml"
     lines = bundled.read_text().split("[optimizer]")[0]
     path = tmp_path / "spec.toml"
     path.write_text(f"{lines}\n{tables}")
     with pytest.raises(SpecError) as raised:
-        validate(path)
+        resolve(path)
     assert [message in problem.message for problem in raised.value.problems] == [True]
     constant = '\n[schedule]\nname = "constant"\n' if "schedule_free" in tables else ""
     path.write_text(f"{lines}\n{tables.replace('f2', 'matthews_correlation')}{constant}")
-    validate(path)
+    resolve(path)
