@@ -11,6 +11,9 @@ from textruns import ready, same_splits, text_spec
 
 from taskrecipe.contrib import spans
 from taskrecipe.core.errors import DataError, UsageError
+from taskrecipe.core.testing import conformance
+
+test_it_conforms = conformance("question_answering")
 
 CONTEXT = "the sailor opens the window near the harbour today the farmer closes the table behind the village"
 QUESTION = "one sailor takes"

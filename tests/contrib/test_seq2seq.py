@@ -9,6 +9,9 @@ from textruns import ready, same_splits, text_spec
 
 from taskrecipe.contrib.seq2seq import bleu, rouge
 from taskrecipe.core.errors import DataError, UsageError
+from taskrecipe.core.testing import conformance
+
+test_it_conforms = conformance("seq2seq")
 
 ROWS = [
     {"source": "the sailor waits near the harbour", "target": "a sailor waits"},

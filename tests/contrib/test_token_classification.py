@@ -12,6 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from taskrecipe.core.errors import DataError, UsageError
 from taskrecipe.core.model import ModelSource
+from taskrecipe.core.testing import conformance
+
+test_it_conforms = conformance("token_classification")
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
 WORDS = ["the", "sailor", "waits"]

@@ -1,4 +1,4 @@
-"""What every text recipe promises, each on rows of its own sample: unequal lengths, and a short last update."""
+"""What text recipes promise beyond the conformance kit, each on rows of its own sample, of unequal lengths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from textruns import Ready, evaluated, gradients, interrupted, ready, text_spec, trained, weights
+from textruns import Ready, evaluated, gradients, ready, text_spec, trained
 
 from taskrecipe.core.spec.spec import Spec
 
@@ -50,34 +50,6 @@ def test_accumulation_gives_the_gradients_of_one_batch(case, smoothing):
             assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_numbers_do_not_depend_on_the_evaluation_batch_size(case):
-    reference, *others = (
-        evaluated(few_rows(case).loop(spec_of(case, evaluate={"batch_size": size}))) for size in (64, 1, 3, 8)
-    )
-    for numbers in others:
-        assert numbers == pytest.approx(reference, rel=1e-12)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_reported_is_what_was_declared(case):
-    loop = few_rows(case).loop()
-    assert list(evaluated(loop)) == [*loop.recipe.metrics(), "loss"]
-
-
-@pytest.mark.parametrize("case", ["glue", "swag", "question_answering", "token_classification", "seq2seq"])
-def test_the_same_spec_gives_the_same_bits_even_if_interrupted(case):
-    def loop():
-        return few_rows(case).loop(spec_of(case, train={"accumulate": 2}), torch.float32, dropout=True)
-
-    first, second = loop(), loop()
-    list(first.run())
-    list(second.run())
-    again = interrupted(loop(), loop(), after=2)
-    for other in (second, again):
-        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(first).items())
-
-
 @pytest.mark.parametrize("case", [case for case in CASES if case != "glue regression"])
 def test_labels_are_smoothed_in_training_only(case):
     plain, smooth = (few_rows(case).loop(spec_of(case, train={"label_smoothing": share})) for share in (0.0, 0.2))
@@ -98,7 +70,6 @@ def test_labels_are_smoothed_in_training_only(case):
         ("glue regression", "spearman", 0.4, 0.8),
         ("swag", "accuracy", 0.4, 0.9),
         ("question_answering", "f1", 40.0, 90.0),
-        ("question_answering no_answer", "f1", 60.0, 90.0),
         ("token_classification", "f1", 0.3, 0.9),
         ("seq2seq", "rougeL", 20.0, 80.0),
     ],

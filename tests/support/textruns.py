@@ -21,7 +21,7 @@ from taskrecipe.core.recipe import Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Evaluated, Saved, Updated
+from taskrecipe.core.training.events import Evaluated, Saved
 from taskrecipe.core.training.loop import Loop
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="textruns-")
@@ -117,23 +117,6 @@ def gradients(loop: Loop, update: int) -> list[torch.Tensor]:
     loop.model.train()
     loop.recipe.backward(loop.model, next(loop.updates(update)))
     return [parameter.grad.clone() for parameter in loop.module.parameters() if parameter.grad is not None]
-
-
-def interrupted(loop: Loop, again: Loop, after: int) -> Loop:
-    """Run `loop` until `after` updates are taken, and from there on `again`."""
-    for event in loop.run():
-        if isinstance(event, Updated) and event.step == after:
-            break
-    again.module.load_state_dict(loop.module.state_dict())
-    again.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
-    again.progress = copy.deepcopy(loop.progress)
-    list(again.run(resumed=True))
-    return again
-
-
-def weights(loop: Loop) -> dict[str, torch.Tensor]:
-    """The model's weights."""
-    return {name: value.detach().clone() for name, value in loop.module.state_dict().items()}
 
 
 def _at_once(saved: Saved) -> Future[Saved]:
