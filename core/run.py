@@ -84,7 +84,7 @@ class Run:
             folder.checkpoints,
             keep=self.spec.checkpoint.keep,
             run_id=folder.run_id,
-            spec_hash=hashlib.sha256(resolved.to_toml().encode()).hexdigest(),
+            spec_hash=hashlib.sha256(self.spec.model_dump_json().encode()).hexdigest(),
         )
 
     def train(self, *, resume: bool = False, allow: Sequence[str] = ()) -> dict[str, Any]:

@@ -62,7 +62,8 @@ class Card:
 
         try:
             recipe = self.recipe(Spec.model_validate({**spec, "recipe": self.plugin.full_name, "task": task}))
-            return Facts(recipe.metrics(), recipe.columns(), recipe.splits())
+            # A recipe of several parts has no metrics of its own, but each split reports some.
+            return Facts(recipe.metrics() or recipe.reported(), recipe.columns(), recipe.splits())
         except Exception as cause:
             raise PluginError(
                 f"{self.plugin.describe()} fails to say its metrics and columns: {type(cause).__name__}: {cause}"
