@@ -103,6 +103,14 @@ class Wrapping(Recipe):
         """The inner recipe's splits."""
         return self.inner.splits()
 
+    def reported(self) -> dict[str, Direction]:
+        """What the inner recipe reports."""
+        return self.inner.reported()
+
+    def summarize(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The inner recipe's summary."""
+        return self.inner.summarize(metrics)
+
     def sample(self, folder: Path) -> Splits:
         """The inner recipe's sample."""
         return self.inner.sample(folder)
