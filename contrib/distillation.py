@@ -68,7 +68,7 @@ class Distillation(Wrapping):
             return own
         labelled = batch["labels"] != -100
         soft = _divergence(
-            own.outputs.logits[labelled], self._teacher_logits(batch)[labelled], self.options.temperature
+            own.outputs.logits[labelled], self._teacher_logits(model, batch)[labelled], self.options.temperature
         )
         mix = self.options.mix
         return Loss({name: (1 - mix) * term + mix * soft for name, term in own.terms.items()}, own.outputs)
@@ -104,13 +104,14 @@ class Distillation(Wrapping):
                 "so it can't read the same tokens; take a student of the teacher's family"
             )
 
-    def _teacher_logits(self, batch: Batch) -> torch.Tensor:
-        """What the teacher makes of the batch, in the student's order of classes."""
+    def _teacher_logits(self, student: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        """What the teacher, where and as exact as the student, makes of the batch; in the student's order of classes."""
         import torch
 
+        like = next(student.parameters())
         inputs = {key: value for key, value in batch.items() if key != "labels"}
         with torch.no_grad():
-            logits: torch.Tensor = self.teacher.to(batch["labels"].device)(**inputs).logits
+            logits: torch.Tensor = self.teacher.to(like.device, like.dtype)(**inputs).logits
         return logits[..., self.teacher_order]
 
 

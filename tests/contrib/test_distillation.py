@@ -38,7 +38,6 @@ def with_options(few: Ready, **task: Any) -> Ready:
 
 def one_batch(few: Ready):
     loop = few.loop()
-    loop.recipe.teacher.double()
     loop.model.train()
     return loop, next(loop.updates(0)).batches[0].inputs
 
@@ -48,7 +47,7 @@ def test_the_loss_is_the_mix_it_says(few):
     loss = loop.recipe.loss(loop.model, batch).terms["loss"].item()
     outputs = loop.model(**batch)
     with torch.no_grad():
-        taught = loop.recipe.teacher(**batch).logits.div(3).softmax(-1)
+        taught = loop.recipe.teacher.double()(**batch).logits.div(3).softmax(-1)
     learnt = outputs.logits.div(3).softmax(-1)
     soft = (taught * (taught.log() - learnt.log())).sum(-1).mean() * 9
     assert loss == pytest.approx((0.75 * outputs.loss + 0.25 * soft).item(), rel=1e-9)
@@ -70,9 +69,7 @@ def test_evaluation_is_the_inner_recipes(few):
 
 def test_accumulation_gives_the_gradients_of_one_batch(few):
     def taken(accumulate):
-        loop = few.loop(spec_of(accumulate=accumulate))
-        loop.recipe.teacher.double()
-        return gradients(loop, 0)
+        return gradients(few.loop(spec_of(accumulate=accumulate)), 0)
 
     whole = taken(1)
     for accumulate in (2, 4):
@@ -105,9 +102,9 @@ def test_labels_in_another_order_are_matched_by_name(few, tmp_path):
         "label2id": {"EQUIVALENT": 0, "not_equivalent": 1},
     }
     loop, batch = one_batch(few)
-    right = loop.recipe._teacher_logits(batch)
+    right = loop.recipe._teacher_logits(loop.model, batch)
     loop, _ = one_batch(Ready(few.recipe, few.rows, changed_teacher(few, tmp_path, **flipped)))
-    torch.testing.assert_close(loop.recipe._teacher_logits(batch), right.flip(-1))
+    torch.testing.assert_close(loop.recipe._teacher_logits(loop.model, batch), right.flip(-1))
 
 
 def test_other_labels_are_refused(few, tmp_path):
