@@ -105,7 +105,7 @@ class Distillation(Wrapping):
             )
 
     def _teacher_logits(self, student: torch.nn.Module, batch: Batch) -> torch.Tensor:
-        """What the teacher, where and as exact as the student, makes of the batch; in the student's order of classes."""
+        """What the teacher makes of the batch, as exact as the student, in the student's order of classes."""
         import torch
 
         like = next(student.parameters())
