@@ -22,12 +22,14 @@ from taskrecipe.core.checkpoints.state import pack, unpack
 from taskrecipe.core.checkpoints.store import Checkpoint, Checkpoints
 from taskrecipe.core.checkpoints.tensorfile import encode
 from taskrecipe.core.console import ConsoleListener
+from taskrecipe.core.data import hub
 from taskrecipe.core.data.cache import preprocessed
 from taskrecipe.core.data.load import Loaded, load
 from taskrecipe.core.differences import require_same_run
 from taskrecipe.core.environment import describe
 from taskrecipe.core.errors import Interrupted, RecipeError
 from taskrecipe.core.modelcard import model_card
+from taskrecipe.core.notes import collected
 from taskrecipe.core.plugins import Listener, MetricRate
 from taskrecipe.core.quiet import quiet
 from taskrecipe.core.recipe import Recipe, Splits
@@ -64,14 +66,16 @@ def prepare(resolved: Resolved, accelerator: Accelerator, scratch: Path) -> Prep
     """Load and check the data, preprocess it, and make the model; `scratch` is where a sample's model goes."""
     spec = resolved.spec
     recipe = installed().recipe(spec.recipe)(spec)
-    seed_everything(accelerator.device, Purpose.MODEL, spec.seed)
-    with accelerator.main_process_first():  # what it fetches and makes, the others find
-        loaded = load(spec, recipe, scratch)
-        recipe.processor = recipe.load_processor(loaded.source)
-        rows = preprocessed(recipe, loaded.splits, loaded.source)
-    seed_everything(accelerator.device, Purpose.MODEL, spec.seed)
-    module = recipe.load_model(loaded.source)
-    return Prepared(recipe, loaded, rows, module, loaded.warnings)
+    with collected() as notes:
+        with accelerator.main_process_first():  # what it fetches and makes, the others find
+            loaded = load(spec, recipe, scratch)
+            recipe.processor = recipe.load_processor(loaded.source)
+            rows = preprocessed(recipe, loaded.splits, loaded.source)
+        seed_everything(accelerator.device, Purpose.MODEL, spec.seed)
+        module = recipe.load_model(loaded.source)
+    if not spec.data.streaming:
+        hub.unplug()  # nothing more is needed of it, so nothing can wait for it
+    return Prepared(recipe, loaded, rows, module, [*loaded.warnings, *notes])
 
 
 class Run:
