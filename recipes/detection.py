@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 SAMPLE_SIZE = 64
 """Side of a sample picture in pixels."""
 
+NO_CLASS = -1
+"""Stands for the class of what is no box."""
+
 THINNEST = 4
 """Fewest pixels that scaling may leave of a picture's shorter side."""
 
@@ -156,23 +159,16 @@ class Detection(Recipe):
             scene = self.options.augment.apply(scene, random)
         seen = self.processor(scene.image)
         return {
-            **{name: np.asarray(values[0]) for name, values in seen.items()},
+            "pixel_values": np.asarray(seen["pixel_values"][0]),
+            **({"pixel_mask": np.asarray(seen["pixel_mask"][0], dtype=bool)} if "pixel_mask" in seen else {}),
             "boxes": to_centres(scene.boxes, scene.image.size).astype(np.float32),
             "classes": scene.labels,
             "size": np.array([row["height"], row["width"]]),
         }
 
-    def collate(self, rows: list[Row]) -> Batch:
-        """Stack pictures; boxes of all pictures one after another, with how many each has."""
-        import torch
-
-        stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0] if name not in ("boxes", "classes")}
-        joined = {name: np.concatenate([row[name] for row in rows]) for name in ("boxes", "classes")}
-        counts = np.array([len(row["classes"]) for row in rows])
-        batch = {**stacked, **joined, "box_counts": counts}
-        if "pixel_mask" in batch:
-            batch["pixel_mask"] = batch["pixel_mask"].astype(bool)
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+    def padding(self) -> dict[str, int]:
+        """What tells a box from the padding after the last one: that it has a class."""
+        return {"classes": NO_CLASS}
 
     # Model ------------------------------------------------------------------------------------------
 
@@ -197,17 +193,17 @@ class Detection(Recipe):
         """How many boxes, or weighted queries, each term is a mean over."""
         from taskrecipe.core.vision.criteria import weights
 
-        return weights(self.config, batch["box_counts"].tolist())
+        return weights(self.config, (batch["classes"] != NO_CLASS).sum(1).tolist())
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
         """The model's own losses of class, box and overlap, each under its own name."""
         if self.options.freeze_batch_norm:
             for layer in _batch_norms(model):
                 layer.eval()
-        counts = batch["box_counts"].tolist()
+        there = batch["classes"] != NO_CLASS
         targets = [
-            {"class_labels": classes, "boxes": boxes}
-            for classes, boxes in zip(batch["classes"].split(counts), batch["boxes"].split(counts), strict=True)
+            {"class_labels": classes[known], "boxes": boxes[known]}
+            for classes, boxes, known in zip(batch["classes"], batch["boxes"], there, strict=True)
         ]
         mask = {"pixel_mask": batch["pixel_mask"]} if self.masked and "pixel_mask" in batch else {}
         outputs = model(pixel_values=batch["pixel_values"], labels=targets, **mask)

@@ -54,13 +54,13 @@ class MaskedImage(Recipe):
     sample_settings: ClassVar = {
         "task.mask_patch_size": 8,
         "task.mask_ratio": 0.5,
-        "train.epochs": 24,
-        "train.batch_size": 32,
+        "train.epochs": 16,
+        "train.batch_size": 16,
         "train.accumulate": 1,
         "train.learning_rate": 3e-3,
         "schedule.warmup": 50,
-        "evaluate.every": 120,
-        "checkpoint.every": 120,
+        "evaluate.every": 160,
+        "checkpoint.every": 160,
     }
 
     def metrics(self) -> dict[str, Direction]:
@@ -84,7 +84,7 @@ class MaskedImage(Recipe):
             image_size=SAMPLE_SIZE,
             patch_size=8,
             hidden_size=96,
-            num_hidden_layers=3,
+            num_hidden_layers=2,
             num_attention_heads=4,
             intermediate_size=192,
         ).save_pretrained(folder)

@@ -109,7 +109,7 @@ def test_pictures_get_square_whatever_their_shape(fit: str, shape: Any, masked: 
         assert (example["pixel_values"][:, masked:] == 0).all()
 
 
-def test_a_crowd_is_not_trained_on(prepare) -> None:
+def test_a_crowd_is_not_trained_on() -> None:
     pixels = np.zeros((64, 64, 3), np.uint8)
     ready = prepare(rows_of(one_box(pixels, [2, 2, 9, 9]), one_box(pixels, [2, 2, 50, 50], crowd=True)))
     seen = [ready.recipe.example(row, np.random.default_rng(0), True) for row in ready.rows["train"]]
@@ -177,7 +177,7 @@ def test_a_picture_that_cannot_be_seen_is_refused_before_the_first_update(pictur
     assert (raised.value.split, raised.value.row, raised.value.column) == ("train", 1, "image")
 
 
-def test_the_smallest_picture_is_a_picture(prepare) -> None:
+def test_the_smallest_picture_is_a_picture() -> None:
     ready = prepare(rows_of(one_box(np.zeros((1, 1, 3), np.uint8), [0, 0, 1, 1])))
     assert found_again(ready)["map"] == pytest.approx(1.0)
 

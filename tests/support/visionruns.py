@@ -7,6 +7,7 @@ import io
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,25 +15,45 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from textruns import Ready, evaluated, gradients, interrupted, text_spec, trained, weights
 
 from taskrecipe.core.model import ModelSource
-from taskrecipe.core.recipe import Batch, Splits
+from taskrecipe.core.recipe import Batch, Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Saved
+from taskrecipe.core.training.events import Evaluated, Saved, Updated
 from taskrecipe.core.training.loop import Loop
 
 _FOLDER = tempfile.TemporaryDirectory()
 
-__all__ = ["Ready", "evaluated", "gradients", "interrupted", "trained", "weights"]
+
+@dataclass
+class Ready:
+    """A recipe that has its processor, its preprocessed rows, and where its model comes from."""
+
+    recipe: Recipe
+    rows: Splits
+    source: ModelSource
 
 
 def vision_spec(recipe: str, task: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]) -> Spec:
-    """A short run, with what suits the sample."""
+    """A short run, with what suits the sample; `task` and `tables` are merged in."""
+    values: dict[str, Any] = {
+        "spec_version": 1,
+        "recipe": recipe,
+        "seed": 7,
+        "model": {"name": "none"},
+        "data": {"sample": True},
+        "log": {"every": 1},
+    }
+    for key, value in installed().recipe(recipe).sample_settings.items():
+        table, _, name = key.partition(".")
+        values.setdefault(table, {})[name] = value
     short = {"train": {"epochs": 1, "batch_size": 8}, "schedule": {"warmup": 0}, "evaluate": {"every": "end"}}
-    return text_spec(recipe, task, **{**tables, **{name: {**short[name], **tables.get(name, {})} for name in short}})
+    for changes in (short, {"task": task or {}}, tables):
+        for name, table in changes.items():
+            values[name] = {**values.get(name, {}), **table}
+    return Spec.model_validate(values)
 
 
 @cache
@@ -68,7 +89,42 @@ def vision_loop(ready: Ready, spec: Spec, dtype: torch.dtype = torch.float32) ->
     return loop
 
 
+def evaluated(loop: Loop) -> dict[str, float]:
+    """The numbers of the model as it is."""
+    return list(loop._evaluate())[-1].metrics
+
+
+def trained(loop: Loop) -> dict[str, float]:
+    """The numbers at the end of the run."""
+    return [event for event in loop.run() if isinstance(event, Evaluated)][-1].metrics
+
+
+def gradients(loop: Loop, update: int) -> list[torch.Tensor]:
+    """The gradients of one update."""
+    loop.model.train()
+    loop.recipe.backward(loop.model, next(loop.updates(update)))
+    return [parameter.grad.clone() for parameter in loop.module.parameters() if parameter.grad is not None]
+
+
+def interrupted(loop: Loop, again: Loop, after: int) -> Loop:
+    """Run `loop` until `after` updates are taken, and from there on `again`."""
+    for event in loop.run():
+        if isinstance(event, Updated) and event.step == after:
+            break
+    again.module.load_state_dict(loop.module.state_dict())
+    again.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
+    again.progress = copy.deepcopy(loop.progress)
+    list(again.run(resumed=True))
+    return again
+
+
+def weights(loop: Loop) -> dict[str, torch.Tensor]:
+    """The model's weights."""
+    return {name: value.detach().clone() for name, value in loop.module.state_dict().items()}
+
+
 def in_precision(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch with its numbers, but for whole ones, as `dtype`."""
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in batch.items()}
 
 
