@@ -299,8 +299,8 @@ class Run:
 
 def _checkpoint_bytes(loop: Loop) -> int:
     """About how large a checkpoint will be: the weights, and two numbers a trained weight for the optimizer."""
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in loop.module.state_dict().values())
-    return weights + 2 * sum(parameter.numel() * parameter.element_size() for parameter in loop.parameters)
+    weights = sum(tensor.nbytes for tensor in loop.module.state_dict().values())
+    return int(weights + 2 * sum(parameter.nbytes for parameter in loop.parameters))
 
 
 def _save_module(module: Any, target: Path) -> None:
