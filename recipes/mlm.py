@@ -166,7 +166,7 @@ class MaskedLM(Recipe):
         self, ids: NDArray[np.int64], starts: NDArray[np.uint8] | None, random: np.random.Generator
     ) -> NDArray[np.bool_]:
         """The tokens to predict: each, or each word, with the same probability, but always at least one."""
-        words = np.arange(len(ids)) if starts is None else np.cumsum(starts) - starts[0]  # it may begin within a word
+        words = np.arange(len(ids)) if starts is None else np.cumsum(starts)
         draws = np.where(self._maskable[ids], random.random(words[-1] + 1)[words], 1.0)
         chosen: NDArray[np.bool_] = (draws < self.options.masked) | ((draws == draws.min()) & (draws < 1.0))
         return chosen
