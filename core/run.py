@@ -271,7 +271,7 @@ class Run:
             "best": vars(progress.best) if progress.best else None,
             "final": progress.metrics,
             "parameters": sum(p.numel() for p in loop.module.parameters()),
-            "rows": {split: len(rows) for split, rows in prepared.rows.items()},
+            "rows": {split: len(rows) for split, rows in prepared.rows.items() if hasattr(rows, "__len__")},
             "seconds": round(time.time() - self.started, 3),
         }
 
