@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from taskrecipe.core.errors import DataError
+from taskrecipe.core.errors import DataError, UsageError
 from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
 from taskrecipe.core.spec.table import Count, Table, TaskOptions, Text
 
@@ -125,7 +125,7 @@ class Seq2Seq(Recipe):
         """An encoder and decoder with a head for tokens."""
         from transformers import AutoModelForSeq2SeqLM
 
-        model: torch.nn.Module = source.model(AutoModelForSeq2SeqLM)
+        model: torch.nn.Module = source.model(AutoModelForSeq2SeqLM, **({} if source.has_weights else self._tokens()))
         return model
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
@@ -153,6 +153,19 @@ class Seq2Seq(Recipe):
         """ROUGE or BLEU of all generated texts."""
         measure = rouge if self.options.metric == "rouge" else bleu
         return measure(predictions["texts"], list(rows["target"]))
+
+    def _tokens(self) -> dict[str, int]:
+        """What a model that starts from scratch must know of the tokenizer."""
+        tokenizer = self.processor
+        end = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+        if tokenizer.pad_token_id is None or end is None:
+            raise UsageError("seq2seq needs a tokenizer with a padding token and one that ends a text")
+        return {
+            "vocab_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+            "eos_token_id": end,
+            "decoder_start_token_id": tokenizer.pad_token_id,
+        }
 
     def _flat(self, rows: Dataset) -> Dataset:
         """The rows with columns `source` and `target`, wherever these are."""
@@ -226,10 +239,7 @@ def write_tiny_bart(folder: Path, words: list[str]) -> None:
         vocab_size=len(tokenizer),
         max_position_embeddings=64,
         d_model=64,
-        pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-        decoder_start_token_id=tokenizer.sep_token_id,
         forced_eos_token_id=tokenizer.sep_token_id,
         **layers,
     ).save_pretrained(folder)

@@ -9,6 +9,7 @@ from textruns import ready, same_splits, text_spec
 
 from taskrecipe.contrib.seq2seq import bleu, rouge
 from taskrecipe.core.errors import DataError, UsageError
+from taskrecipe.core.model import ModelSource
 from taskrecipe.core.testing import conformance
 
 test_it_conforms = conformance("seq2seq")
@@ -102,6 +103,19 @@ def test_as_many_beams_are_searched_as_asked_for(monkeypatch):
     texts = made.recipe.predictions(model.eval(), made.recipe.collate(list(made.rows["train"])), None)["texts"]
     assert (asked["num_beams"], asked["do_sample"], asked["max_new_tokens"]) == (3, False, 6)
     assert len(texts) == len(ROWS)
+
+
+def test_a_model_from_scratch_learns_its_special_tokens_from_the_tokenizer():
+    made = prepared()
+    sizes = {"d_model": 16, "d_ff": 16, "d_kv": 4, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+    model = made.recipe.load_model(ModelSource(None, type="t5", config_values=sizes)).eval()
+    tokenizer = made.recipe.processor
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.decoder_start_token_id == tokenizer.pad_token_id
+    assert model.generation_config.eos_token_id == tokenizer.sep_token_id
+    batch = made.recipe.collate(list(made.rows["train"]))
+    assert made.recipe.loss(model, batch).terms["loss"].isfinite()
+    assert len(made.recipe.predictions(model, batch, None)["texts"]) == len(ROWS)
 
 
 def test_what_is_generated_is_compared_with_the_whole_target():
