@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import signal
+import time
 import weakref
 from itertools import chain, pairwise
 
@@ -233,6 +236,49 @@ def test_a_block_of_a_stream_is_cut_by_itself_and_may_be_empty():
     block = Dataset.from_dict({"text": TEXTS})
     assert joined(recipe.preprocess(block, "train")) == joined(recipe.preprocess(block, "train"))
     assert len(recipe.preprocess(Dataset.from_dict({"text": ["", " "]}), "train")) == 0
+
+
+STREAM = """
+spec_version = 1
+recipe = "clm"
+[task]
+length = 32
+rows = "packs"
+size = "tiny"
+tokenizer = { vocab_size = 320 }
+[model]
+type = "gpt2"
+[data]
+files = { train = "train.txt", validation = "validation.txt" }
+streaming = true
+[train]
+updates = 14
+batch_size = 64
+learning_rate = 1e-3
+[checkpoint]
+every = 3
+keep = 9
+"""
+
+
+def test_a_run_over_a_stream_goes_on_where_it_was_stopped(zygote, tmp_path):
+    """Over several blocks of rows, with a tokenizer learnt from the first of them."""
+    (tmp_path / "stream.toml").write_text(STREAM)
+    (tmp_path / "train.txt").write_text("".join(f"line {i} says {i * 7919 % 1000}\n" for i in range(3000)))
+    (tmp_path / "validation.txt").write_text("\n".join(TEXTS))
+    whole = zygote.run("run", "stream.toml", "--out", "whole", cwd=tmp_path)
+    assert whole.code == 0, whole.stderr
+    stopped = zygote.start("run", "stream.toml", "--out", "stopped", cwd=tmp_path)
+    while not (tmp_path / "stopped/checkpoints/step-6").is_dir() and stopped.poll() is None:
+        time.sleep(0.01)
+    stopped.send(signal.SIGTERM)
+    assert stopped.wait() == 143, stopped.stderr
+    resumed = zygote.run("resume", "stopped", cwd=tmp_path)
+    assert resumed.code == 0, resumed.stderr
+    prints = [zygote.run("fingerprint", folder, cwd=tmp_path).stdout for folder in ("whole", "stopped")]
+    assert prints[0] == prints[1] != ""
+    results = json.loads((tmp_path / "whole/results.json").read_text())
+    assert (results["updates"], results["status"]) == (14, "finished")
 
 
 # Options -------------------------------------------------------------------------------------------------
