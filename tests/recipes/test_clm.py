@@ -301,12 +301,12 @@ def test_a_tokenizer_without_an_end_of_text_token_needs_another_separator(tmp_pa
 # Sample --------------------------------------------------------------------------------------------------
 
 
-def test_the_sample_is_learnt_far_below_what_word_counts_give(tmp_path):
+def test_the_sample_is_learnt_far_below_what_word_counts_give():
     """Untrained, perplexity is the vocabulary's size; word counts alone would give 70."""
     spec = language_spec(
         "clm", {"length": 64, "tokenizer": None}, train={"epochs": 3, "batch_size": 16, "learning_rate": 5e-3}
     )
-    before, after = sample_run(spec, tmp_path)
+    before, after = sample_run(spec)
     assert before["perplexity"] > 500
     assert after["perplexity"] < 12
     assert after["accuracy"] > 0.35

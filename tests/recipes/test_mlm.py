@@ -206,7 +206,7 @@ def test_a_tokenizer_without_a_mask_is_refused():
             masked.load_processor(source)
 
 
-def test_the_sample_is_learnt_far_below_what_word_counts_give(tmp_path):
+def test_the_sample_is_learnt_far_below_what_word_counts_give():
     """Untrained, perplexity is the vocabulary's size (208); word counts alone would give 70."""
     spec = language_spec(
         "mlm",
@@ -214,7 +214,7 @@ def test_the_sample_is_learnt_far_below_what_word_counts_give(tmp_path):
         train={"epochs": 5, "batch_size": 16, "learning_rate": 3e-3},
         evaluate={"every": "end"},
     )
-    before, after = sample_run(spec, tmp_path)
+    before, after = sample_run(spec)
     assert before["perplexity"] > 150
     assert after["perplexity"] < 25
     assert after["accuracy"] > 0.35

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,7 +80,7 @@ def language_loop(spec: Spec, texts: Any = TEXTS, dtype: torch.dtype = torch.flo
     return Ready(*prepared(spec, texts), source).loop(dtype=dtype, dropout=True)  # what the source says of dropout
 
 
-def sample_run(spec: Spec, folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+def sample_run(spec: Spec) -> tuple[dict[str, float], dict[str, float]]:
     """The numbers before and after training on the recipe's sample."""
-    loop = ready(spec, folder).loop(dtype=torch.float32, dropout=True)
+    loop = ready(spec).loop(dtype=torch.float32, dropout=True)
     return evaluated(loop), trained(loop)
