@@ -207,10 +207,7 @@ class Detection(Recipe):
         ]
         mask = {"pixel_mask": batch["pixel_mask"]} if self.masked and "pixel_mask" in batch else {}
         outputs = model(pixel_values=batch["pixel_values"], labels=targets, **mask)
-        terms = dict(outputs.loss_dict)
-        # Where there is no box at all, two of three terms are dropped; but other processes wait for all gradients.
-        terms["class"] = terms["class"] + 0.0 * (terms["box"] + terms["giou"])
-        return Loss(terms, outputs)
+        return Loss(outputs.loss_dict, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """The surest boxes of each picture, in pixels of the whole picture."""
