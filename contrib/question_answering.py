@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -101,6 +102,7 @@ class QuestionAnswering(Recipe):
         from taskrecipe.core.data.text import check_text
 
         for split, rows in splits.items():
+            _check_shape(rows, split)
             for column in ("question", "context"):
                 check_text(rows, split, column)
             for number, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True)):
@@ -159,7 +161,8 @@ class QuestionAnswering(Recipe):
         """The best span of each window, by its characters, and the scores of it and of no answer."""
         import torch
 
-        places, window = batch["places"], torch.arange(len(batch["places"]))
+        places = batch["places"]
+        window = torch.arange(len(places), device=places.device)
         starts, ends = outputs.start_logits.float(), outputs.end_logits.float()
         score, first, last = spans.best_spans(starts, ends, places[..., 0] >= 0, self.options.max_answer)
         nowhere = (batch["input_ids"] == self._pointed_at_for_nothing).int().argmax(-1)
@@ -189,17 +192,15 @@ class QuestionAnswering(Recipe):
             return squad.NO_ANSWER
         return context[predictions["begin"][best] : predictions["end"][best]]
 
-    def _problem(self, context: str, answers: Any) -> str | None:
+    def _problem(self, context: str, answers: Row | None) -> str | None:
         """What is wrong with a row's answers, if anything is."""
-        if not isinstance(answers, dict) or not {"text", "answer_start"} <= answers.keys():
-            return f"answers must be {{text: [...], answer_start: [...]}}; found {answers!r}"
-        texts, starts = answers["text"] or [], answers["answer_start"] or []
+        texts, starts = _given(answers, "text"), _given(answers, "answer_start")
         if len(texts) != len(starts):
             return f"every answer needs the character it begins at; found {len(texts)} answers and {len(starts)} places"
         if not texts and not self.options.no_answer:
             return "there is no answer; if that may be so, set [task].no_answer = true"
         for text, start in zip(texts, starts, strict=True):
-            if text is None or start is None or start < 0 or context[start : start + len(text)] != text:
+            if not (text and isinstance(start, int) and start >= 0 and context.startswith(text, start)):
                 return f"answer {text!r} does not stand at character {start} of the context"
         return None
 
@@ -239,16 +240,14 @@ class QuestionAnswering(Recipe):
             "example": [rows["example"][owner] for owner in owners],
             "context": [rows["context"][owner] if new else "" for owner, new in zip(owners, begins, strict=True)],
             "answers": [
-                rows["answers"][owner]["text"] if new else [] for owner, new in zip(owners, begins, strict=True)
+                _given(rows["answers"][owner], "text") if new else [] for owner, new in zip(owners, begins, strict=True)
             ],
         }
 
-    def _pointers(self, ids: list[int], places: NDArray[Any], answers: Row) -> tuple[int, int]:
+    def _pointers(self, ids: list[int], places: NDArray[Any], answers: Row | None) -> tuple[int, int]:
         """The first and last token of the first answer; those that stand for no answer, if it isn't in the window."""
-        found = None
-        if answers["text"]:
-            begin = answers["answer_start"][0]
-            found = spans.locate(places, begin, begin + len(answers["text"][0]))
+        texts, begins = _given(answers, "text"), _given(answers, "answer_start")
+        found = spans.locate(places, begins[0], begins[0] + len(texts[0])) if texts else None
         nowhere = int(np.argmax(np.equal(ids, self._pointed_at_for_nothing)))
         return found or (nowhere, nowhere)
 
@@ -288,3 +287,26 @@ class QuestionAnswering(Recipe):
             "context": f"{context} {sentence(random)}",
             "answers": {"text": texts, "answer_start": [context.index(text) for text in texts]},
         }
+
+
+def _given(answers: Row | None, key: str) -> list[Any]:
+    """What there is of answers; nothing may also be written as null."""
+    return (answers or {}).get(key) or []
+
+
+def _check_shape(rows: Dataset, split: str) -> None:
+    """Refuse answers of another shape than SQuAD's."""
+    found = rows.features["answers"]
+    lists = (
+        [getattr(found.get(key), "feature", None) for key in ("text", "answer_start")]
+        if isinstance(found, dict)
+        else []
+    )
+    kinds = [str(getattr(inner, "dtype", inner)) for inner in lists]
+    # Where no row has an answer, lists are of nothing.
+    if not kinds or not re.fullmatch("(large_)?string|null", kinds[0]) or not re.fullmatch(r"u?int\d+|null", kinds[1]):
+        raise DataError(
+            f"answers must be {{text: [...], answer_start: [...]}}, texts and whole numbers; found {found}",
+            split=split,
+            column="answers",
+        )

@@ -82,6 +82,8 @@ class TokenClassification(Recipe):
 
         require("seqeval", install="taskrecipe[text]", wanted_by="recipe 'token_classification'")
         self.labels = self._tag_names(splits["train"], "train") or _seen(splits["train"])
+        if len(self.labels) < 2:
+            raise DataError(f"there is nothing to tell apart: tags are {self.labels}", split="train", column="tags")
         for split, rows in splits.items():
             _check_words(rows, split)
             known = self._numbers(rows, split)

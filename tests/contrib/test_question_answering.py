@@ -184,7 +184,10 @@ HOSTILE_ROWS = {
     "before the text": ({**row(), "answers": {"text": ["e"], "answer_start": [-1]}}, ".*at character -1"),
     "no answer": (row(None), "there is no answer; if that may be so, set .task..no_answer"),
     "no place": ({**row(), "answers": {"text": ["window"], "answer_start": []}}, ".*found 1 answers and 0 places"),
-    "no answers": ({**row(), "answers": None}, "answers must be"),
+    "no answers": ({**row(), "answers": None}, "there is no answer"),
+    "an empty answer": ({**row(), "answers": {"text": [""], "answer_start": [0]}}, "answer '' does not stand"),
+    "a missing answer": ({**row(), "answers": {"text": [None], "answer_start": [0]}}, "answer None does not stand"),
+    "a missing place": ({**row(), "answers": {"text": ["the"], "answer_start": [None]}}, "answer 'the' does not stand"),
 }
 
 
@@ -197,9 +200,28 @@ def test_an_answer_that_cannot_be_learnt_is_named(name, split):
         ready(text_spec("question_answering"), splits)
 
 
-def test_answers_of_another_shape_are_refused():
-    with pytest.raises(DataError, match=r"row 0, column 'answers': answers must be .*; found 'window'"):
-        prepared([{**row(), "answers": "window"}])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        "window",
+        ["window"],
+        {"text": "window", "answer_start": 4},
+        {"text": ["window"], "answer_start": [4.0]},
+        {"text": [4], "answer_start": [4]},
+        {"text": ["window"]},
+        [{"text": "window", "answer_start": 4}],
+    ],
+)
+def test_answers_of_another_shape_are_refused(answers):
+    with pytest.raises(DataError, match=r"split 'train', column 'answers': answers must be {text: .*; found "):
+        prepared([{**row(), "answers": answers}])
+
+
+@pytest.mark.parametrize("answers", [{"text": [], "answer_start": []}, {"text": None, "answer_start": None}, None])
+def test_no_answer_may_be_written_in_several_ways(answers):
+    made = prepared([row(), {**row(), "answers": answers}], no_answer=True)
+    assert made.rows["train"]["answers"][3] == []
+    assert made.rows["train"]["start_positions"][3:] == [0, 0, 0]
 
 
 def test_a_question_that_leaves_no_room_is_named():

@@ -201,6 +201,11 @@ def test_a_tag_that_training_has_not_seen_is_named():
         ready(text_spec("token_classification"), splits)
 
 
+def test_one_tag_is_nothing_to_tell_apart():
+    with pytest.raises(DataError, match=r"column 'tags': there is nothing to tell apart: tags are \['O'\]"):
+        prepared([{"tokens": WORDS, "tags": ["O", "O", "O"]}])
+
+
 def test_a_number_that_is_no_tag_is_named():
     with pytest.raises(DataError, match="row 0: tag 4 is not one of"):
         prepared([{"tokens": WORDS, "tags": [0, 4, 1]}], {"tags": TAGS})
