@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from taskrecipe.core.errors import DataError
 from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
 from taskrecipe.core.spec.table import TaskOptions
 from taskrecipe.core.vision.augment import Augment, Scene
 from taskrecipe.core.vision.boxes import Format, as_boxes
+from taskrecipe.core.vision.processors import Fit
 
 if TYPE_CHECKING:
     import torch
@@ -29,9 +29,6 @@ SAMPLE_SIZE = 64
 
 NO_CLASS = -1
 """Stands for the class of what is no box."""
-
-THINNEST = 4
-"""Fewest pixels that scaling may leave of a picture's shorter side."""
 
 
 class DetectionOptions(TaskOptions):
@@ -51,7 +48,7 @@ class DetectionOptions(TaskOptions):
     image_size: Annotated[int, Field(ge=32, le=4096)] = Field(
         default=640, description="Side in pixels of the square that pictures are scaled to."
     )
-    fit: Literal["model", "pad", "stretch"] = Field(
+    fit: Fit = Field(
         default="model",
         description="How a picture gets square: scaled with its shape kept and padded, or stretched; 'model' does what "
         "the model's image processor does.",
@@ -77,6 +74,7 @@ class Detection(Recipe):
     options: DetectionOptions
     sample_settings: ClassVar = {
         "task.image_size": SAMPLE_SIZE,
+        "task.fit": "stretch",
         "train.epochs": 20,
         "train.batch_size": 16,
         "train.accumulate": 1,
@@ -121,20 +119,13 @@ class Detection(Recipe):
     def load_processor(self, source: ModelSource) -> Any:
         """The model's image processor, set to squares; a model that knows all classes keeps its numbering of them."""
         from taskrecipe.core.vision.criteria import require_exact_loss
-        from taskrecipe.core.vision.processors import image_processor
+        from taskrecipe.core.vision.objects import numbering
+        from taskrecipe.core.vision.processors import square_processor
 
         config = source.config()
         require_exact_loss(config)
-        known = list(config.id2label.values())
-        if set(self.labels) <= set(known):
-            self.labels = known
-        side = self.options.image_size
-        usual = image_processor(source)
-        stretched = bool(usual.size.get("height")) if self.options.fit == "model" else self.options.fit == "stretch"
-        if stretched:
-            return image_processor(source, size={"height": side, "width": side}, do_pad=False)
-        square = {"height": side, "width": side}
-        return image_processor(source, size={"max_height": side, "max_width": side}, do_pad=True, pad_size=square)
+        self.labels = numbering(self.labels, config)
+        return square_processor(source, self.options.image_size, self.options.fit)
 
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
         """Check pictures and boxes, and put boxes into one form: corners in pixels of the upright picture."""
@@ -142,11 +133,12 @@ class Detection(Recipe):
 
         from taskrecipe.core.data.images import undecoded
         from taskrecipe.core.vision.objects import ObjectReader, object_features
+        from taskrecipe.core.vision.processors import require_thickness
 
         reader = ObjectReader(self.labels, self.options.boxes, self.options.invalid_boxes)
         objects = Dataset.from_dict(reader.read(rows, split), features=object_features())
         if self.processor.do_pad:
-            self._require_thickness(objects, split)
+            require_thickness(zip(objects["width"], objects["height"], strict=True), self.options.image_size, split)
         return concatenate_datasets([undecoded(rows.select_columns(["image"])), objects], axis=1)
 
     def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
@@ -163,7 +155,7 @@ class Detection(Recipe):
             **({"pixel_mask": np.asarray(seen["pixel_mask"][0], dtype=bool)} if "pixel_mask" in seen else {}),
             "boxes": to_centres(scene.boxes, scene.image.size).astype(np.float32),
             "classes": scene.labels,
-            "size": np.array([row["height"], row["width"]]),
+            **({} if training else {"size": np.array([row["height"], row["width"]])}),
         }
 
     def padding(self) -> dict[str, int]:
@@ -178,11 +170,7 @@ class Detection(Recipe):
 
         from taskrecipe.core.vision.criteria import use_exact_loss
 
-        model = source.model(
-            AutoModelForObjectDetection,
-            id2label=dict(enumerate(self.labels)),
-            label2id={name: number for number, name in enumerate(self.labels)},
-        )
+        model = source.model(AutoModelForObjectDetection, id2label=dict(enumerate(self.labels)))
         use_exact_loss(model)
         self.config = model.config
         self.masked = "pixel_mask" in inspect.signature(model.forward).parameters
@@ -239,18 +227,6 @@ class Detection(Recipe):
         ]
         numbers: dict[str, float] = AveragePrecision(self.labels).compute(predictions=found, references=there)
         return numbers
-
-    def _require_thickness(self, objects: Dataset, split: str) -> None:
-        """Refuse pictures so long that scaling, with their shape kept, leaves next to nothing of them."""
-        for row, (width, height) in enumerate(zip(objects["width"], objects["height"], strict=True)):
-            if min(width, height) * self.options.image_size < THINNEST * max(width, height):
-                raise DataError(
-                    f"the picture has {width}x{height} pixels: scaled to {self.options.image_size} in its shape, "
-                    f'less than {THINNEST} pixels of a side are left; [task].fit = "stretch" takes it as it is',
-                    split=split,
-                    row=row,
-                    column="image",
-                )
 
     def _tell_of_batch_norm(self, model: torch.nn.Module) -> None:
         parts = self.spec.train.accumulate * self.spec.launch.processes

@@ -1,8 +1,8 @@
 """COCO json: one file a split, or several, and a folder of pictures.
 
 Refused: a picture that is missing or outside its folder, two with one number, an unknown category, a box that is not
-four numbers. Annotations of pictures that are not in the file are left out, and counted. Boxes are kept as written;
-whether they fit their picture is the recipe's to judge.
+four numbers, an outline that is neither polygons nor run lengths. Annotations of pictures that are not in the file are
+left out, and counted. Boxes and outlines are kept as written; whether they fit their picture is the recipe's to judge.
 """
 
 from __future__ import annotations
@@ -92,7 +92,12 @@ class _File:
         box = entry.get("bbox")
         if not (isinstance(box, list) and len(box) == 4 and all(isinstance(value, int | float) for value in box)):
             raise self._error(f"the box {box!r} is not four numbers", row, "objects")
-        polygons, rle = _outline(entry.get("segmentation"))
+        segmentation = entry.get("segmentation")
+        try:
+            polygons, rle = _outline(segmentation)
+        except (KeyError, TypeError, ValueError):
+            found = str(segmentation)[:60]
+            raise self._error(f"the segmentation {found} is neither polygons nor run lengths", row, "objects") from None
         area = entry.get("area")
         area = box[2] * box[3] if area is None else area
         return Item(
@@ -118,8 +123,9 @@ def _outline(segmentation: Any) -> tuple[list[list[float]] | None, dict[str, lis
         return None, None
     if isinstance(segmentation, list):
         return [[float(value) for value in polygon] for polygon in segmentation], None
-    counts = segmentation["counts"]
-    return None, {"size": segmentation["size"], "counts": unpacked(counts) if isinstance(counts, str) else counts}
+    counts, (height, width) = segmentation["counts"], segmentation["size"]
+    runs = unpacked(counts) if isinstance(counts, str) else [int(count) for count in counts]
+    return None, {"size": [int(height), int(width)], "counts": runs}
 
 
 def unpacked(text: str) -> list[int]:

@@ -126,7 +126,7 @@ def _softmax_terms(call: Call) -> dict[str, torch.Tensor]:
     config, losses = call.config, _losses("for_object_detection")
     matcher = losses.HungarianMatcher(*call.costs())
     criterion = losses.ImageLoss(matcher, config.num_labels, config.eos_coefficient, KINDS)
-    criterion.to(call.device, _full(call.logits).dtype)
+    criterion.to(call.device, full(call.logits).dtype)
     criterion.empty_weight[-1] = config.eos_coefficient  # rounded to this precision, not to a lower one before
     boxes = max(1, sum(call.box_counts()))
     return _terms(criterion, call.layers(), call.targets, boxes, call.coefficients())
@@ -213,9 +213,9 @@ def _terms(
     values = [tensor for layer in layers for tensor in (layer.logits, layer.boxes)]
     if not bool(torch.stack([torch.isfinite(tensor).all() for tensor in values]).all()):
         return dict.fromkeys(TERMS.values(), torch.stack([tensor.sum() for tensor in values]).sum() * torch.nan)
-    terms = dict.fromkeys(TERMS.values(), _full(values[0]).new_zeros(()))
+    terms = dict.fromkeys(TERMS.values(), full(values[0]).new_zeros(()))
     for layer in layers:
-        outputs = {"logits": _full(layer.logits), "pred_boxes": _full(layer.boxes)}
+        outputs = {"logits": full(layer.logits), "pred_boxes": full(layer.boxes)}
         matches = layer.matches or criterion.matcher(outputs, targets)
         for kind in criterion.losses:
             for name, value in criterion.get_loss(kind, outputs, targets, matches, items).items():
@@ -227,8 +227,8 @@ def _losses(family: str) -> Any:
     return import_module(f"transformers.loss.loss_{family}")
 
 
-def _full(values: torch.Tensor) -> torch.Tensor:
-    """At least single precision, whatever the model runs in: matching and sums need it."""
+def full(values: torch.Tensor) -> torch.Tensor:
+    """The values in single precision at least, whatever the model runs in: matching and sums need it."""
     import torch
 
     return values if values.dtype == torch.float64 else values.float()

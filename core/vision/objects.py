@@ -1,4 +1,4 @@
-"""The `objects` column of detection data: what is where in each picture, read, checked and put into one form."""
+"""The `objects` column of a data set: what is where in each picture, read, checked and put into one form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,22 +77,31 @@ def declared_names(rows: Dataset) -> list[str] | None:
     raise DataError(f"has {', '.join(fields)}, but none of {', '.join(CATEGORY_KEYS)}", column="objects")
 
 
+def numbering(names: list[str], config: Any) -> list[str]:
+    """The classes in the order of their numbers: those of a model that knows them all, or else as the data has them."""
+    known = list(config.id2label.values())
+    return known if set(names) <= set(known) else names
+
+
 @dataclass
 class ObjectReader:
-    """Reads objects, numbering classes by `names`; boxes that are wrong are refused or, to order, repaired."""
+    """Reads objects by their boxes, numbering classes by `names`; what is wrong is refused or, to order, repaired."""
 
     names: list[str]
-    written: box.Format
-    invalid: Literal["error", "repair"]
+    written: box.Format = "coco"
+    invalid: Literal["error", "repair"] = "error"
     repaired: Counter[str] = field(default_factory=Counter)
 
+    option: ClassVar[str] = "invalid_boxes"
+    """The option of `[task]` that orders repairs."""
+
     def read(self, rows: Dataset, split: str) -> dict[str, list[Any]]:
-        """The columns of `Objects` for all rows; says how many boxes were repaired."""
+        """What `objects` finds, as columns for all rows; says how much was repaired."""
         declared = declared_names(rows)
-        columns: dict[str, list[Any]] = {name: [] for name in Objects.__dataclass_fields__}
+        columns: dict[str, list[Any]] = {}
         for number, row in enumerate(undecoded(rows)):
             for name, value in vars(self._located(row, declared, split, number)).items():
-                columns[name].append(value)
+                columns.setdefault(name, []).append(value)
         for reason, count in self.repaired.items():
             warnings.warn(f"split {split!r}: {count} {reason}", stacklevel=2)
         self.repaired.clear()
@@ -103,29 +112,36 @@ class ObjectReader:
         try:
             orientation = check_image(row["image"])
             column = "objects"
-            return self._objects(row, orientation, declared)
+            return self.objects(row, orientation, declared)
         except DataError as error:
             raise DataError(str(error), split=split, row=number, column=column) from None
 
-    def _objects(self, row: Row, orientation: Orientation, declared: list[str] | None) -> Objects:
-        objects = _as_lists(row["objects"])
+    def objects(self, row: Row, orientation: Orientation, declared: list[str] | None) -> Objects:
+        """What is in one picture, which stands upright after `orientation`."""
+        objects = as_lists(row["objects"])
         given = box.parse(objects.get("bbox", []))
-        frame, turned = self._frame(row, orientation)
+        frame, turned = self.frame(row, orientation)
         kept = self._sound(given, frame)
         boxes = box.clip(box.to_corners(given, self.written, frame), frame)
         kept &= box.sound(boxes)
         if turned:
             boxes = box.to_corners(orientation.boxes(box.to_sizes(boxes)), "coco", orientation.size)
-        labels = [self._label(category, declared) for category in _categories(objects)]
-        if len(labels) != len(boxes):
-            raise DataError(f"there are {len(boxes)} boxes, but {len(labels)} categories")
-        crowds = np.array([bool(crowd) for crowd in objects.get("iscrowd") or [False] * len(boxes)], dtype=bool)
-        areas = _areas(objects.get("area"), boxes)
-        size = orientation.size
-        return Objects(*size, boxes[kept], np.array(labels, dtype=np.int64)[kept], areas[kept], crowds[kept])
+        labels, crowds = self.classes(objects, declared, (len(boxes), "boxes"))
+        areas = given_areas(objects, box.areas(boxes))
+        return Objects(*orientation.size, boxes[kept], labels[kept], areas[kept], crowds[kept])
 
-    def _frame(self, row: Row, orientation: Orientation) -> tuple[box.Size, bool]:
-        """The picture that boxes were drawn on, as stored or upright, and whether they must be turned with it.
+    def classes(
+        self, objects: Mapping[str, list[Any]], declared: list[str] | None, expected: tuple[int, str]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The class of each object, and whether it is a crowd; there must be as many as of what `expected` names."""
+        labels = [self._label(category, declared) for category in _categories(objects)]
+        if len(labels) != expected[0]:
+            raise DataError(f"there are {expected[0]} {expected[1]}, but {len(labels)} categories")
+        crowds = [bool(crowd) for crowd in objects.get("iscrowd") or [False] * len(labels)]
+        return np.array(labels, dtype=np.int64), np.array(crowds, dtype=bool)
+
+    def frame(self, row: Row, orientation: Orientation) -> tuple[box.Size, bool]:
+        """The picture that objects were drawn on, as stored or upright, and whether they must be turned with it.
 
         The size that comes with the annotations tells; where it doesn't, they are for the picture as stored.
         """
@@ -134,7 +150,7 @@ class ObjectReader:
         if declared == orientation.size != stored:
             return orientation.size, False
         if declared not in (NO_SIZE, stored):
-            self._complain(
+            self.complain(
                 f"the picture has {stored[0]}x{stored[1]} pixels, but its annotations are for "
                 f"{declared[0]}x{declared[1]}",
                 "pictures have another size than their annotations say, which was ignored",
@@ -145,12 +161,13 @@ class ObjectReader:
         """Which boxes can be kept, if only in part."""
         for fault in box.faults(given, self.written, frame):
             numbers = ", ".join(f"{number:g}" for number in given[fault.index])
-            self._complain(f"box {fault.index} [{numbers}] {fault.reason}", "boxes were wrong, and cut or left out")
+            self.complain(f"box {fault.index} [{numbers}] {fault.reason}", "boxes were wrong, and cut or left out")
         return np.asarray(np.isfinite(given).all(-1))
 
-    def _complain(self, message: str, repaired: str) -> None:
+    def complain(self, message: str, repaired: str) -> None:
+        """Refuse what is wrong, or count it under the words that say what became of it."""
         if self.invalid == "error":
-            raise DataError(f'{message}; [task].invalid_boxes = "repair" makes the best of it')
+            raise DataError(f'{message}; [task].{self.option} = "repair" makes the best of it')
         self.repaired[repaired] += 1
 
     def _label(self, category: Any, declared: list[str] | None) -> int:
@@ -160,7 +177,7 @@ class ObjectReader:
         return self.names.index(name)
 
 
-def _as_lists(objects: Any) -> Mapping[str, list[Any]]:
+def as_lists(objects: Any) -> Mapping[str, list[Any]]:
     """A list of objects as one list for each of their fields."""
     if objects is None:
         return {}
@@ -170,13 +187,13 @@ def _as_lists(objects: Any) -> Mapping[str, list[Any]]:
 
 
 def _categories(objects: Any) -> list[Any]:
-    lists = _as_lists(objects)
+    lists = as_lists(objects)
     return next((lists[key] for key in CATEGORY_KEYS if key in lists), [])
 
 
-def _areas(given: list[Any] | None, boxes: box.Boxes) -> NDArray[np.float64]:
-    """COCO's areas are those of the outlines; where there are none, the boxes'."""
-    own = box.areas(boxes)
+def given_areas(objects: Mapping[str, list[Any]], own: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The areas that come with the objects, which COCO has of the outlines; where there are none, their `own`."""
+    given = objects.get("area")
     if not given:
         return own
     return np.array([area if area else other for area, other in zip(given, own, strict=True)], dtype=np.float64)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
+from taskrecipe.core.errors import DataError
 from taskrecipe.core.quiet import quiet
 
 if TYPE_CHECKING:
     from taskrecipe.core.model import ModelSource
+
+Fit = Literal["model", "pad", "stretch"]
+"""How a picture gets square: as the model's image processor does it, scaled in its shape and padded, or stretched."""
+
+THINNEST = 4
+"""Fewest pixels that scaling may leave of a picture's shorter side."""
 
 
 def image_processor(source: ModelSource, **options: Any) -> Any:
@@ -21,3 +29,26 @@ def image_processor(source: ModelSource, **options: Any) -> Any:
     if "pil" in usual:
         return usual["pil"](**options)
     return source.image_processor(**options)  # which says what is missing
+
+
+def square_processor(source: ModelSource, side: int, fit: Fit) -> Any:
+    """The image processor that comes with the model, set to squares of `side` pixels; `do_pad` tells which it does."""
+    square = {"height": side, "width": side}
+    usual = image_processor(source)
+    exact = {"size_divisor": 0} if hasattr(usual, "size_divisor") else {}  # which rounds sizes up, beyond the square
+    if bool(usual.size.get("height")) if fit == "model" else fit == "stretch":
+        return image_processor(source, size=square, do_pad=False, **exact)
+    return image_processor(source, size={"max_height": side, "max_width": side}, do_pad=True, pad_size=square, **exact)
+
+
+def require_thickness(sizes: Iterable[tuple[int, int]], side: int, split: str) -> None:
+    """Refuse pictures so long that scaling to `side`, with their shape kept, leaves next to nothing of them."""
+    for row, (width, height) in enumerate(sizes):
+        if min(width, height) * side < THINNEST * max(width, height):
+            raise DataError(
+                f"the picture has {width}x{height} pixels: scaled to {side} in its shape, "
+                f'less than {THINNEST} pixels of a side are left; [task].fit = "stretch" takes it as it is',
+                split=split,
+                row=row,
+                column="image",
+            )

@@ -82,12 +82,13 @@ def draw_many(count: int, size: int, seed: Sequence[int]) -> list[Picture]:
 
 
 def object_rows(pictures: Sequence[Picture]) -> Dataset:
-    """Pictures as rows of detection data: `image`, its size, and `objects` with boxes as COCO writes them."""
+    """Pictures as rows: `image`, its size, and `objects` with boxes and masks as COCO writes them."""
     from datasets import ClassLabel, Dataset, Features, Image, List, Value
 
     fields = {"bbox": List(Value("float32"), length=4), "category": ClassLabel(names=list(NAMES))}
     numbers = {"image_id": Value("int64"), "width": Value("int64"), "height": Value("int64")}
-    objects = {**fields, "area": Value("float32"), "iscrowd": Value("bool")}
+    runs = {"size": List(Value("int64"), length=2), "counts": Value("string")}
+    objects = {**fields, "area": Value("float32"), "iscrowd": Value("bool"), "segmentation": runs}
     features = Features(
         {"image": Image(), **numbers, "objects": {name: List(value) for name, value in objects.items()}}
     )
@@ -95,12 +96,15 @@ def object_rows(pictures: Sequence[Picture]) -> Dataset:
 
 
 def _row(number: int, picture: Picture) -> dict[str, Any]:
+    from taskrecipe.core.vision.masks import packed
+
     height, width = picture.pixels.shape[:2]
     objects = {
         "bbox": picture.boxes.tolist(),
         "category": picture.classes.tolist(),
         "area": picture.masks.sum((1, 2)).tolist(),
         "iscrowd": [False] * len(picture.classes),
+        "segmentation": packed(picture.masks),
     }
     image = {"bytes": picture.png(), "path": None}
     return {"image": image, "image_id": number, "width": width, "height": height, "objects": objects}

@@ -13,19 +13,8 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from detectors import CONFIGS
-from visionruns import (
-    Ready,
-    encoded,
-    evaluated,
-    gradients,
-    interrupted,
-    prepared,
-    sample,
-    trained,
-    vision_loop,
-    vision_spec,
-    weights,
-)
+from loops import evaluated, gradients, interrupted, trained, weights
+from visionruns import Ready, encoded, prepared, sample, vision_loop, vision_spec
 
 from taskrecipe.core.data.load import load
 from taskrecipe.core.errors import DataError, UsageError
@@ -173,7 +162,7 @@ def test_a_picture_that_cannot_be_seen_is_refused_before_the_first_update(pictur
         one_box(np.zeros((64, 64, 3), np.uint8), [2, 2, 9, 9]), one_box(np.zeros(0), [0, 0, 1, 1], picture=picture)
     )
     with pytest.raises(DataError, match=complaint) as raised:
-        prepare(rows)
+        prepare(rows, fit="pad")
     assert (raised.value.split, raised.value.row, raised.value.column) == ("train", 1, "image")
 
 
@@ -247,7 +236,7 @@ def test_batch_norm_is_told_of_and_can_be_frozen(tmp_path: Path) -> None:
 def test_other_architectures_train_and_are_measured(kind: str, tmp_path: Path) -> None:
     recipe, model = load_with(tmp_path, kind, vision_spec("detection"))
     rows = recipe.preprocess(object_rows(draw_many(6, 64, (0,))), "validation")
-    batch = recipe.collate([recipe.example(row, np.random.default_rng(0), True) for row in rows])
+    batch = recipe.collate([recipe.example(row, np.random.default_rng(0), False) for row in rows])
     loss = recipe.loss(model.train(), batch)
     sum(loss.terms.values()).backward()
     assert loss.terms.keys() == recipe.weights(batch).keys()

@@ -6,7 +6,6 @@ import copy
 import io
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from loops import saving_nothing
 
 from taskrecipe.core.model import ModelSource
 from taskrecipe.core.recipe import Batch, Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Evaluated, Saved, Updated
 from taskrecipe.core.training.loop import Loop
 
 _FOLDER = tempfile.TemporaryDirectory()
@@ -83,44 +82,8 @@ def vision_loop(ready: Ready, spec: Spec, dtype: torch.dtype = torch.float32) ->
     torch.manual_seed(0)
     module = recipe.load_model(ready.source).to(dtype)
     accelerator = Accelerator(cpu=True)
-    parts = assemble(spec, recipe, module, ready.rows, accelerator)
-    loop = Loop(spec=spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
-    loop.save = lambda: _at_once(Saved(loop.progress.step, "none", 0, 0.0))
-    return loop
-
-
-def evaluated(loop: Loop) -> dict[str, float]:
-    """The numbers of the model as it is."""
-    return list(loop._evaluate())[-1].metrics
-
-
-def trained(loop: Loop) -> dict[str, float]:
-    """The numbers at the end of the run."""
-    return [event for event in loop.run() if isinstance(event, Evaluated)][-1].metrics
-
-
-def gradients(loop: Loop, update: int) -> list[torch.Tensor]:
-    """The gradients of one update."""
-    loop.model.train()
-    loop.recipe.backward(loop.model, next(loop.updates(update)))
-    return [parameter.grad.clone() for parameter in loop.module.parameters() if parameter.grad is not None]
-
-
-def interrupted(loop: Loop, again: Loop, after: int) -> Loop:
-    """Run `loop` until `after` updates are taken, and from there on `again`."""
-    for event in loop.run():
-        if isinstance(event, Updated) and event.step == after:
-            break
-    again.module.load_state_dict(loop.module.state_dict())
-    again.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
-    again.progress = copy.deepcopy(loop.progress)
-    list(again.run(resumed=True))
-    return again
-
-
-def weights(loop: Loop) -> dict[str, torch.Tensor]:
-    """The model's weights."""
-    return {name: value.detach().clone() for name, value in loop.module.state_dict().items()}
+    loop = assemble(recipe, module, ready.rows, accelerator)
+    return saving_nothing(loop)
 
 
 def in_precision(batch: Batch, dtype: torch.dtype) -> Batch:
@@ -136,9 +99,3 @@ def encoded(pixels: np.ndarray, mode: str | None = None, kind: str = "PNG", **op
     buffer = io.BytesIO()
     (image.convert(mode) if mode else image).save(buffer, format=kind, **options)
     return {"bytes": buffer.getvalue(), "path": None}
-
-
-def _at_once(saved: Saved) -> Future[Saved]:
-    done: Future[Saved] = Future()
-    done.set_result(saved)
-    return done

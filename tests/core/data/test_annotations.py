@@ -102,6 +102,14 @@ BAD_COCO: dict[str, tuple[Any, str]] = {
         document(annotations=[{**BOX, "category_id": 8}]),
         r"row 0, column 'objects': the category 8 is unknown; there are 3 \(cat\), 7 \(dog\)",
     ),
+    "neither polygons nor runs": (
+        document(annotations=[{**BOX, "segmentation": [[1, 2, "x"]]}]),
+        r"row 0, column 'objects': the segmentation \[\[1, 2, 'x'\]\] is neither polygons nor run lengths",
+    ),
+    "runs without a size": (
+        document(annotations=[{**BOX, "segmentation": {"counts": [1, 2]}}]),
+        r"row 0, column 'objects': the segmentation .* is neither polygons nor run lengths",
+    ),
     "missing picture": (
         document(images=[IMAGE, {"id": 12, "file_name": "c.png"}]),
         r"row 1, column 'image': there is no picture 'c\.png' in .*\[data\]\.images",

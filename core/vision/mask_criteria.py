@@ -1,0 +1,244 @@
+"""The losses of models that classify masks, each term a mean over items that can be counted before the model runs.
+
+transformers divides by the masks of the micro-batch, averaged over processes, and compares masks at points that it
+draws for a whole micro-batch at once; both depend on how an update is cut. Here every image is matched and compared
+by itself, with transformers' own costs and losses, at points that its own seed draws:
+
+    class         a mean over all queries, those that should say 'nothing' weighing as little as the model has it
+    mask, dice    means over the masks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from taskrecipe.core.errors import UsageError
+from taskrecipe.core.vision.criteria import full
+
+if TYPE_CHECKING:
+    import torch
+
+TERMS = ("class", "mask", "dice")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is in one image."""
+
+    classes: torch.Tensor
+    """(n,)"""
+    masks: torch.Tensor
+    """(n, height, width)"""
+    seed: int
+    """What draws the points at which masks are compared."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer predicts."""
+
+    classes: torch.Tensor
+    """(images, queries, classes and 'nothing')"""
+    masks: torch.Tensor
+    """(images, queries, height, width)"""
+
+
+class Sampling(Protocol):
+    """Where the masks of one image are compared: predicted ones, true ones, both as (n, points)."""
+
+    def for_matching(self, found: torch.Tensor, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every predicted mask and every true one."""
+
+    def for_loss(self, found: torch.Tensor, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Predicted masks and the true ones they were matched with."""
+
+
+def require_exact_loss(config: Any) -> None:
+    """Refuse, by `UsageError`, a model whose loss can't be put in these terms."""
+    _family(config)
+
+
+def weights(config: Any, mask_counts: Sequence[int]) -> dict[str, float]:
+    """How many items each loss term is a mean over, for images with so many masks each."""
+    queries = _family(config).queries(config)
+    matched = sum(min(count, queries) for count in mask_counts)
+    unmatched = len(mask_counts) * queries - matched
+    masks = float(sum(mask_counts))
+    return {"class": matched + config.no_object_weight * unmatched, "mask": masks, "dice": masks}
+
+
+def terms(config: Any, outputs: Any, targets: Sequence[Target]) -> dict[str, torch.Tensor]:
+    """Each term, added up over layers, as the mean over what `weights` counts; NaN if a prediction is.
+
+    `outputs` are those of a model that was asked for its auxiliary logits.
+    """
+    import torch
+
+    layers = _layers(outputs)
+    values = [tensor for layer in layers for tensor in (layer.classes, layer.masks)]
+    if not bool(torch.stack([torch.isfinite(tensor).all() for tensor in values]).all()):
+        return dict.fromkeys(TERMS, torch.stack([tensor.sum() for tensor in values]).sum() * torch.nan)
+    criteria = [_Criterion(config, target) for target in targets]
+    sums = [
+        criterion.sums(full(classes), full(masks))
+        for layer in layers
+        for criterion, classes, masks in zip(criteria, layer.classes, layer.masks, strict=True)
+    ]
+    items = weights(config, [len(target.classes) for target in targets])
+    totals = torch.stack(sums).sum(0)
+    return {name: total / (items[name] or 1) for name, total in zip(TERMS, totals, strict=True)}
+
+
+def _layers(outputs: Any) -> list[Layer]:
+    auxiliary = [
+        Layer(layer["class_queries_logits"], layer["masks_queries_logits"]) for layer in outputs.auxiliary_logits
+    ]
+    return [Layer(outputs.class_queries_logits, outputs.masks_queries_logits), *auxiliary]
+
+
+class _Criterion:
+    """Compares what layer after layer predicts for one image with what is there."""
+
+    def __init__(self, config: Any, target: Target) -> None:
+        self.config, self.target = config, target
+        family = _family(config)
+        self.sampling = family.sampling(config, target)
+        self.class_cost, self.class_weight = family.class_weights(config)
+        theirs = import_module(f"transformers.models.{config.model_type}.modeling_{config.model_type}")
+        self.mask_cost, self.mask_loss = (getattr(theirs, kind + family.mask_loss) for kind in ("pair_wise_", ""))
+        self.dice_cost, self.dice_loss = theirs.pair_wise_dice_loss, theirs.dice_loss
+
+    def sums(self, classes: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
+        """The sums of the three terms, each times its coefficient."""
+        import torch
+
+        true = self.target.masks.to(masks.dtype)
+        queries, objects = self._matches(classes, masks, true)
+        found, wanted = self.sampling.for_loss(masks[queries], true[objects])
+        return torch.stack(
+            [
+                self.class_weight * self._class_loss(classes, queries, objects),
+                self.config.mask_weight * self.mask_loss(found, wanted, 1),
+                self.config.dice_weight * self.dice_loss(found, wanted, 1),
+            ]
+        )
+
+    def _class_loss(self, classes: torch.Tensor, queries: torch.Tensor, objects: torch.Tensor) -> torch.Tensor:
+        from torch.nn.functional import cross_entropy
+
+        nothing = classes.shape[-1] - 1
+        wanted = self.target.classes.new_full((len(classes),), nothing)
+        wanted[queries] = self.target.classes[objects]
+        weight = classes.new_ones(nothing + 1)
+        weight[nothing] = self.config.no_object_weight
+        return cross_entropy(classes, wanted, weight, reduction="sum")
+
+    def _matches(self, classes: torch.Tensor, masks: torch.Tensor, true: torch.Tensor) -> list[torch.Tensor]:
+        """The queries that come closest to the objects, one for each, and these objects."""
+        import torch
+        from scipy.optimize import linear_sum_assignment
+
+        with torch.no_grad():
+            found, wanted = self.sampling.for_matching(masks, true)
+            cost = -self.class_cost * classes.softmax(-1)[:, self.target.classes]
+            cost = cost + self.config.mask_weight * self.mask_cost(found, wanted)
+            cost = cost + self.config.dice_weight * self.dice_cost(found, wanted)
+        return [torch.as_tensor(pairs, device=masks.device) for pairs in linear_sum_assignment(cost.cpu().numpy())]
+
+
+class _WholeMasks:
+    """MaskFormer compares masks at every pixel."""
+
+    def __init__(self, config: Any, target: Target) -> None:
+        pass
+
+    def for_matching(self, found: torch.Tensor, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        from torch.nn.functional import interpolate
+
+        true = interpolate(true[:, None], size=found.shape[-2:], mode="nearest")
+        return found.flatten(1), true.flatten(1)
+
+    def for_loss(self, found: torch.Tensor, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        from torch.nn.functional import interpolate
+
+        found = interpolate(found[:, None], size=true.shape[-2:], mode="bilinear", align_corners=False)
+        return found.flatten(1), true.flatten(1)
+
+
+class _RandomPoints:
+    """Mask2Former compares masks at random points, most of them where a predicted mask is least sure."""
+
+    def __init__(self, config: Any, target: Target) -> None:
+        import torch
+
+        self.config = config
+        self.generator = torch.Generator(target.masks.device).manual_seed(target.seed)
+
+    def for_matching(self, found: torch.Tensor, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        points = self._draw(1, self.config.train_num_points, found)
+        return _at(found, points.expand(len(found), -1, -1)), _at(true, points.expand(len(true), -1, -1))
+
+    def for_loss(self, found: torch.Tensor, true: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        points = self._unsure(found.detach())
+        return _at(found, points), _at(true, points)
+
+    def _unsure(self, found: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        count = self.config.train_num_points
+        chosen = int(self.config.importance_sample_ratio * count)
+        points = self._draw(len(found), int(count * self.config.oversample_ratio), found)
+        least_sure = _at(found, points).abs().topk(chosen, largest=False).indices
+        kept = points.gather(1, least_sure[..., None].expand(-1, -1, 2))
+        return torch.cat([kept, self._draw(len(found), count - chosen, found)], dim=1)
+
+    def _draw(self, masks: int, points: int, like: torch.Tensor) -> torch.Tensor:
+        """Points of each mask as shares of its width and height."""
+        import torch
+
+        return torch.rand(masks, points, 2, generator=self.generator, device=like.device).to(like.dtype)
+
+
+def _at(masks: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """The values of masks (n, height, width) at points (n, points, 2)."""
+    from torch.nn.functional import grid_sample
+
+    return grid_sample(masks[:, None], 2 * points[:, :, None] - 1, align_corners=False).flatten(1)
+
+
+@dataclass(frozen=True)
+class _Family:
+    sampling: Callable[[Any, Target], Sampling]
+    mask_loss: str
+    """What transformers calls the function that compares masks pixel by pixel."""
+    queries: Callable[[Any], int]
+    class_weights: Callable[[Any], tuple[float, float]]
+    """What the class weighs in matching, and in the loss."""
+
+
+_FAMILIES = {
+    "mask2former": _Family(
+        sampling=_RandomPoints,
+        mask_loss="sigmoid_cross_entropy_loss",
+        queries=lambda config: int(config.num_queries),
+        class_weights=lambda config: (config.class_weight, config.class_weight),
+    ),
+    "maskformer": _Family(
+        sampling=_WholeMasks,
+        mask_loss="sigmoid_focal_loss",
+        queries=lambda config: int(config.decoder_config.num_queries),
+        class_weights=lambda config: (1.0, config.cross_entropy_weight),
+    ),
+}
+
+
+def _family(config: Any) -> _Family:
+    if config.model_type not in _FAMILIES:
+        raise UsageError(
+            f"[model] is of type {config.model_type!r}, whose loss can't be cut into micro-batches exactly; "
+            f"these can: {', '.join(sorted(_FAMILIES))}"
+        )
+    return _FAMILIES[config.model_type]

@@ -1,0 +1,23 @@
+"""Batch norms, whose statistics of a batch would make an update depend on how it is split."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def keep_statistics(model: torch.nn.Module) -> None:
+    """Let batch norms use the statistics they have, in training too."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval()
+            module.train = partial(_stays, module)  # type: ignore[assignment]
+
+
+def _stays(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:  # noqa: ARG001 - as `train` is called
+    return module
