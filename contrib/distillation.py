@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from taskrecipe.contrib.wrapping import Wrapping, WrappingOptions
+from taskrecipe.contrib.wrapping import Wrapping, WrappingOptions, suited
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.recipe import Batch, Loss, Recipe, Splits
 from taskrecipe.core.spec.table import HubOrPath
@@ -47,10 +46,16 @@ class Distillation(Wrapping):
     Options = DistillationOptions
     options: DistillationOptions
 
+    def models(self) -> list[ModelSource]:
+        """The teacher, after the inner recipe's further models."""
+        from taskrecipe.core.model import ModelSource
+
+        return [*self.inner.models(), ModelSource(self.options.teacher)]
+
     def sample(self, folder: Path) -> Splits:
         """The inner recipe's sample, and a teacher that was trained on it."""
         splits = self.inner.sample(folder)
-        _train_teacher(copy.copy(self.inner), splits, folder)
+        _train_teacher(self._inner_anew(), splits, folder)
         return splits
 
     def load_model(self, source: ModelSource) -> torch.nn.Module:
@@ -71,14 +76,20 @@ class Distillation(Wrapping):
             own.outputs.logits[labelled], self._teacher_logits(model, batch)[labelled], self.options.temperature
         )
         mix = self.options.mix
-        return Loss({name: (1 - mix) * term + mix * soft for name, term in own.terms.items()}, own.outputs)
+        terms = {name: (1 - mix) * term for name, term in own.terms.items()}
+        terms[next(iter(terms))] += mix * soft
+        return Loss(terms, own.outputs)
+
+    def _inner_anew(self) -> Recipe:
+        """The inner recipe once more, which may learn of another model without telling the student's."""
+        return type(self.inner)(self.spec, suited(self.options.inner, self.spec))
 
     def _teacher_source(self, source: ModelSource) -> ModelSource:
         from taskrecipe.core.model import ModelSource
 
         if self.spec.data.sample:
             return ModelSource(str(Path(str(source.folder)) / _SAMPLE_TEACHER))
-        return ModelSource(self.options.teacher)
+        return self.models()[-1]
 
     def _load_teacher(self, source: ModelSource) -> tuple[torch.nn.Module, list[int]]:
         """The teacher, and where it has each of our classes."""
@@ -92,7 +103,8 @@ class Distillation(Wrapping):
                 f"[task].teacher: {name!r} tells {', '.join(theirs)} apart, and the data has {', '.join(ours)}; "
                 "if they are the same by other names, correct id2label in a copy of its config.json"
             )
-        view = copy.copy(self.inner)
+        view = self._inner_anew()
+        view.labels = self.labels
         self._require_same_vocabulary(view.load_processor(source))  # which also takes over the teacher's label order
         teacher = view.load_model(source).eval().requires_grad_(False)
         return teacher, [theirs.index(label) for label in ours]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
+from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Row, Splits
 from taskrecipe.core.spec.table import TaskOptions
 from taskrecipe.core.vision.augment import Augment, Scene
 
@@ -110,24 +110,12 @@ class ImageClassification(Recipe):
         """A classifier with the right number of classes and their names."""
         from transformers import AutoModelForImageClassification
 
-        names = dict(enumerate(self.labels))
-        numbers = {name: number for number, name in names.items()}
         model: torch.nn.Module = source.model(
             AutoModelForImageClassification,
-            num_labels=len(names),
+            id2label=dict(enumerate(self.labels)),
             problem_type="single_label_classification",
-            id2label=names,
-            label2id=numbers,
         )
         return model
-
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """The model's own loss; with smoothed labels, cross entropy with them, in training only."""
-        from taskrecipe.core.losses import smoothed
-
-        outputs = model(**batch)
-        smoothing = self.spec.train.label_smoothing if model.training else 0.0
-        return Loss({"loss": smoothed(outputs, batch["labels"], smoothing)}, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """How many classes are held more likely than the right one."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from taskrecipe.contrib.wrapping import suited, wrappable
+from taskrecipe.contrib.wrapping import Wrapping, chosen, suited, wrappable
 from taskrecipe.core.errors import DataError, UsageError
 from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits, evaluated_splits, reported_name
 from taskrecipe.core.registry import installed
@@ -50,13 +50,21 @@ class SubTask(RecipeChoice):
         return self
 
 
+def _unwrapped(task: SubTask, info: ValidationInfo) -> SubTask:
+    if issubclass(chosen(task, info), Wrapping):
+        raise ValueError(
+            f"recipe {task.recipe!r} wraps another, so it can't be one of several tasks; name the inner one"
+        )
+    return task
+
+
 TaskName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
 class MultitaskOptions(TaskOptions):
     """Options of `multitask`."""
 
-    tasks: dict[TaskName, Annotated[SubTask, AfterValidator(wrappable)]] = Field(
+    tasks: dict[TaskName, Annotated[SubTask, AfterValidator(_unwrapped), AfterValidator(wrappable)]] = Field(
         min_length=2, max_length=64, description="The tasks by name, each a recipe with its options and its data."
     )
     sampling: Literal["size", "temperature", "weights"] = Field(

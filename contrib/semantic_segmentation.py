@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -127,16 +126,14 @@ class SemanticSegmentation(Recipe):
         """A segmenter with the right number of classes and their names."""
         from transformers import AutoModelForSemanticSegmentation
 
-        names = dict(enumerate(self.labels))
-        numbers = {name: number for number, name in names.items()}
+        from taskrecipe.core.vision.norms import keep_statistics
+
         model: torch.nn.Module = source.model(
             AutoModelForSemanticSegmentation,
-            num_labels=len(names),
-            id2label=names,
-            label2id=numbers,
+            id2label=dict(enumerate(self.labels)),
             semantic_loss_ignore_index=IGNORED,
         )
-        _keep_statistics(model)
+        keep_statistics(model)
         return model
 
     def weights(self, batch: Batch) -> dict[str, float]:
@@ -208,20 +205,6 @@ class SemanticSegmentation(Recipe):
                 raise DataError(message, split=split, row=number, column="annotation")
             highest = max(highest, used)
         return highest
-
-
-def _keep_statistics(model: torch.nn.Module) -> None:
-    """Let batch norms use the statistics they have, in training too."""
-    import torch
-
-    for module in model.modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.eval()
-            module.train = partial(_stays, module)  # type: ignore[assignment]
-
-
-def _stays(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:  # noqa: ARG001 - as `train` is called
-    return module
 
 
 def _drawn(count: int, seed: tuple[int, int]) -> Dataset:

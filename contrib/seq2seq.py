@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
+from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Row, Splits
 from taskrecipe.core.spec.table import Count, Table, TaskOptions, Text
 
 if TYPE_CHECKING:
@@ -127,14 +127,6 @@ class Seq2Seq(Recipe):
 
         model: torch.nn.Module = source.model(AutoModelForSeq2SeqLM, **({} if source.has_weights else self._tokens()))
         return model
-
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """Cross entropy of the right text's tokens; smoothed in training only."""
-        from taskrecipe.core.losses import smoothed
-
-        outputs = model(**batch)
-        smoothing = self.spec.train.label_smoothing if model.training else 0.0
-        return Loss({"loss": smoothed(outputs, batch["labels"], smoothing)}, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """A text generated for each row."""

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Splits
+from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Splits
 from taskrecipe.core.spec.table import Count, TaskOptions, Text
 
 if TYPE_CHECKING:
@@ -125,21 +125,8 @@ class TokenClassification(Recipe):
         """A token classifier with the names of the tags."""
         from transformers import AutoModelForTokenClassification
 
-        model: torch.nn.Module = source.model(
-            AutoModelForTokenClassification,
-            num_labels=len(self.labels),
-            id2label=dict(enumerate(self.labels)),
-            label2id={name: i for i, name in enumerate(self.labels)},
-        )
+        model: torch.nn.Module = source.model(AutoModelForTokenClassification, id2label=dict(enumerate(self.labels)))
         return model
-
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """Cross entropy of the tags; they are smoothed in training only."""
-        from taskrecipe.core.losses import smoothed
-
-        outputs = model(**batch)
-        smoothing = self.spec.train.label_smoothing if model.training else 0.0
-        return Loss({"loss": smoothed(outputs, batch["labels"], smoothing)}, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """The likeliest tag of each word, and the right one."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
-from taskrecipe.core.registry import installed
+from taskrecipe.core.registry import Registry, installed
 from taskrecipe.core.spec.spec import RecipeChoice
 from taskrecipe.core.spec.table import TaskOptions
 
@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from taskrecipe.core.spec.spec import Spec
 
 
+def chosen(choice: RecipeChoice, info: ValidationInfo) -> type[Recipe]:
+    """The recipe that is named, of those that the spec is checked against."""
+    registry: Registry = info.context["registry"] if info.context else installed()
+    return registry.recipe(choice.recipe)
+
+
 def wrappable(choice: RecipeChoice, info: ValidationInfo) -> RecipeChoice:
     """The choice, unless its recipe adds up gradients in a way of its own, which a recipe around it can't keep."""
-    registry = info.context["registry"] if info.context else installed()
-    if registry.recipe(choice.recipe).backward is not Recipe.backward:
+    if chosen(choice, info).backward is not Recipe.backward:
         raise ValueError(
             f"recipe {choice.recipe!r} computes whole updates in its own way, so it can't be part of another"
         )
@@ -111,6 +116,10 @@ class Wrapping(Recipe):
         """The inner recipe's summary."""
         return self.inner.summarize(metrics)
 
+    def models(self) -> list[ModelSource]:
+        """The inner recipe's further models."""
+        return self.inner.models()
+
     def sample(self, folder: Path) -> Splits:
         """The inner recipe's sample."""
         return self.inner.sample(folder)
@@ -135,9 +144,10 @@ class Wrapping(Recipe):
         """The rows that the inner recipe draws."""
         return self.inner.draw(rows, random)
 
-    def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
-        """The inner recipe's example."""
-        return self.inner.example(row, random, training)
+    @property
+    def example(self) -> Callable[[Row, np.random.Generator, bool], Row]:
+        """The inner recipe's own method, so that where it has none no row is looked at one by one."""
+        return self.inner.example
 
     def collate(self, rows: list[Row]) -> Batch:
         """The inner recipe's batch."""

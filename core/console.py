@@ -67,7 +67,7 @@ class ConsoleListener(Listener):
             return
         if isinstance(event, Updated):
             self.bar.update(self.updates, completed=event.step)
-            if event.read:
+            if event.logged:
                 numbers = f"loss {event.loss:.4f}  {event.rows_per_second:.0f} rows/s  best {self.best}"
                 self.bar.update(self.updates, numbers=numbers)
         elif isinstance(event, Evaluating):

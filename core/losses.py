@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 
-def smoothed(outputs: Any, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """The model's own loss; or, with smoothing, the cross entropy with part of each label spread over all classes."""
-    if not smoothing:
-        loss: torch.Tensor = outputs.loss
-        return loss
+def smoothed_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """The mean cross entropy over labels that are not -100, a part of each spread over all classes."""
     import torch
 
-    logits = outputs.logits
     # Half precision is too coarse to sum many classes in; double precision is kept.
     exact = logits if logits.dtype == torch.float64 else logits.float()
     return torch.nn.functional.cross_entropy(

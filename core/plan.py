@@ -16,7 +16,7 @@ from rich.table import Table
 
 from taskrecipe.core.run import Prepared, prepare
 from taskrecipe.core.spec.resolve import Resolved
-from taskrecipe.core.training.assembly import Assembled, assemble, warmup_updates
+from taskrecipe.core.training.assembly import assemble, warmup_updates
 from taskrecipe.core.training.finite import FiniteGuard
 from taskrecipe.core.training.loop import Loop
 from taskrecipe.core.training.meters import Meters
@@ -29,8 +29,8 @@ def print_plan(resolved: Resolved, accelerator: Accelerator) -> None:
     """Print the plan; nothing of it is kept."""
     with tempfile.TemporaryDirectory() as scratch:
         prepared = prepare(resolved, accelerator, Path(scratch))
-        parts = assemble(resolved.spec, prepared.recipe, prepared.module, prepared.rows, accelerator)
-        lines = {**_sizes(resolved, prepared, parts), **_costs(resolved, prepared, parts, accelerator)}
+        loop = assemble(prepared.recipe, prepared.module, prepared.rows, accelerator)
+        lines = {**_sizes(prepared, loop), **_costs(loop)}
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in lines.items():
         table.add_row(name, value)
@@ -38,37 +38,30 @@ def print_plan(resolved: Resolved, accelerator: Accelerator) -> None:
         Console(highlight=False, soft_wrap=True).print(table)
 
 
-def _sizes(resolved: Resolved, prepared: Prepared, parts: Assembled) -> dict[str, str]:
+def _sizes(prepared: Prepared, loop: Loop) -> dict[str, str]:
     """What is known without running anything."""
-    spec, loaded = resolved.spec, prepared.loaded
+    spec, loaded = loop.spec, prepared.loaded
     trained = sum(p.numel() for p in prepared.module.parameters() if p.requires_grad)
     lengths = None if spec.data.streaming else prepared.recipe.lengths(prepared.rows["train"])
     lines = {
         "recipe": spec.recipe,
         "data": loaded.origin,
         "rows": ", ".join(f"{split} {_size(rows)}" for split, rows in prepared.rows.items()),
-        "updates": f"{parts.total:,}" + (f" ({parts.per_epoch:,} an epoch)" if parts.per_epoch else ""),
-        "warmup": f"{warmup_updates(spec, parts.total):,} updates",
+        "updates": f"{loop.total:,}" + (f" ({loop.per_epoch:,} an epoch)" if loop.per_epoch else ""),
+        "warmup": f"{warmup_updates(spec, loop.total):,} updates",
         "batch": f"{spec.train.batch_size} rows an update, in {spec.train.accumulate} micro-batches a process",
         "parameters": f"{trained:,} trained of {sum(p.numel() for p in prepared.module.parameters()):,}",
-        "best by": f"{parts.best_metric[0]} ({parts.best_metric[1]})",
+        "best by": f"{loop.best_metric[0]} ({loop.best_metric[1]})",
     }
     if lengths is not None:
         lines["tokens an epoch"] = f"{sum(lengths):,}"
     return lines
 
 
-def _costs(resolved: Resolved, prepared: Prepared, parts: Assembled, accelerator: Accelerator) -> dict[str, str]:
+def _costs(loop: Loop) -> dict[str, str]:
     """What a few updates tell about time, memory and disk."""
-    loop = Loop(
-        spec=resolved.spec,
-        recipe=prepared.recipe,
-        accelerator=accelerator,
-        save=lambda: None,
-        **vars(parts),
-    )
     loop.model.train()
-    seconds = _measure(loop, accelerator)
+    seconds = _measure(loop)
     state = sum(t.numel() * t.element_size() for t in loop.module.state_dict().values())
     state += sum(
         value.numel() * value.element_size()
@@ -77,19 +70,19 @@ def _costs(resolved: Resolved, prepared: Prepared, parts: Assembled, accelerator
         if hasattr(value, "numel")
     )
     free = shutil.disk_usage(Path.cwd()).free
-    kept = resolved.spec.checkpoint.keep + 1  # a new one is written before an old one goes
+    kept = loop.spec.checkpoint.keep + 1  # a new one is written before an old one goes
     return {
         "checkpoint": f"{_bytes(state)} each, {_bytes(state * kept)} at the most; {_bytes(free)} free here",
-        "memory": f"{Meters(accelerator.device).read()['memory_mb']:,.0f} MiB at the peak so far",
+        "memory": f"{Meters(loop.accelerator.device).read()['memory_mb']:,.0f} MiB at the peak so far",
         "an update": f"{seconds * 1000:.1f} ms",
-        "training": f"about {_duration(seconds * parts.total)}, evaluations not counted",
+        "training": f"about {_duration(seconds * loop.total)}, evaluations not counted",
     }
 
 
-def _measure(loop: Loop, accelerator: Accelerator) -> float:
+def _measure(loop: Loop) -> float:
     """Seconds of an update: the median of a few."""
     times = []
-    meters, guard = Meters(accelerator.device), FiniteGuard(loop.optimizer)
+    meters, guard = Meters(loop.accelerator.device), FiniteGuard(loop.optimizer)
     for update in islice(loop.updates(0), min(MEASURED, loop.total)):
         start = time.perf_counter()
         loop.take(update, meters, guard)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from taskrecipe.core.errors import UsageError
 from taskrecipe.core.spec.table import TaskOptions
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Recipe:
     """The model of `[task]`."""
 
     smooths_labels: ClassVar[bool] = False
-    """Whether `loss` honours `[train].label_smoothing`; the key is refused where it doesn't."""
+    """Whether labels are classes that `loss` smooths by `[train].label_smoothing`; where not, the key is refused."""
 
     sample_settings: ClassVar[Mapping[str, Any]] = {}
     """Spec values that suit the sample's tiny model, by dotted key: {"train.learning_rate": 1e-3}."""
@@ -101,6 +102,10 @@ class Recipe:
         """Recipes that are trained together in this one, each on rows of its own, which its own spec names."""
         return {}
 
+    def models(self) -> list[ModelSource]:
+        """Models that `load_model` reads besides the spec's `[model]`: they are asked for and fetched along with it."""
+        return []
+
     # Data -------------------------------------------------------------------------------------------
 
     def join(self, parts: dict[str, Splits]) -> Splits:
@@ -112,7 +117,7 @@ class Recipe:
 
         The folder is in the Hugging Face layout; a configuration without weights starts at random.
         """
-        raise NotImplementedError(f"recipe {type(self).__name__} has no sample data")
+        raise UsageError(f"recipe {self.spec.recipe!r} has no sample data: name data and a model that can be had")
 
     def check(self, splits: Splits) -> None:
         """Refuse rows that can't be trained on, by `DataError`; find what the model must know, such as labels."""
@@ -164,7 +169,10 @@ class Recipe:
     # Model ------------------------------------------------------------------------------------------
 
     def load_model(self, source: ModelSource) -> torch.nn.Module:
-        """Load the model, pretrained or at random, as `source` says."""
+        """Load the model, pretrained or at random, as `source` says.
+
+        Its outputs are tensors in a tuple, dict or dataclass: there torch looks for them when processes are many.
+        """
         raise NotImplementedError
 
     def weights(self, batch: Batch) -> dict[str, float]:
@@ -172,9 +180,14 @@ class Recipe:
         return {"loss": float((batch["labels"] != -100).sum())}
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """Run the model; by default the loss is its own."""
+        """Run the model; by default the loss is its own, or in training with smoothed labels their cross entropy."""
         outputs = model(**batch)
-        return Loss({"loss": outputs.loss}, outputs)
+        smoothing = self.spec.train.label_smoothing
+        if not (smoothing and self.smooths_labels and model.training):
+            return Loss({"loss": outputs.loss}, outputs)
+        from taskrecipe.core.losses import smoothed_cross_entropy
+
+        return Loss({"loss": smoothed_cross_entropy(outputs.logits, batch["labels"], smoothing)}, outputs)
 
     def backward(self, model: torch.nn.Module, update: Update) -> None:
         """Add up the gradients of one update. Override where its examples depend on one another."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import EntryPoint, distributions, version
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from taskrecipe.core.errors import PluginError, RecipeError
@@ -66,6 +66,7 @@ class Plugin:
 
     def load(self) -> Any:
         """Import what the entry point names; any failure is the plugin's and says whose."""
+        self._require_our_version()
         try:
             loaded = self.entry.load()
         except (Exception, SystemExit) as cause:
@@ -85,6 +86,20 @@ class Plugin:
         except PluginError as error:
             return time.perf_counter() - start, error
         return time.perf_counter() - start, None
+
+    def _require_our_version(self) -> None:
+        """Refuse what says that it was made for another version of ours: it would fail later, and more strangely."""
+        if self.distribution == OWN_DISTRIBUTION or self.entry.dist is None:
+            return
+        from packaging.requirements import Requirement
+        from packaging.utils import canonicalize_name
+
+        ours = version(OWN_DISTRIBUTION)
+        for requirement in map(Requirement, self.entry.dist.requires or []):
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            is_ours = canonicalize_name(requirement.name) == OWN_DISTRIBUTION
+            if is_ours and applies and not requirement.specifier.contains(ours, prereleases=True):
+                raise PluginError(f"{self.describe()} needs {requirement}, and this is {ours}: change one of the two")
 
     def _require_kind(self, loaded: Any) -> None:
         kind = _kind(self.group)

@@ -37,9 +37,11 @@ from taskrecipe.core.registry import installed
 from taskrecipe.core.runfolder import RunFolder
 from taskrecipe.core.signals import Signals
 from taskrecipe.core.spec.resolve import Resolved
+from taskrecipe.core.startup import uncollected
 from taskrecipe.core.trackers import Tracking
 from taskrecipe.core.training.assembly import assemble
 from taskrecipe.core.training.averages import evaluation_weights
+from taskrecipe.core.training.batches import naming_dead_workers
 from taskrecipe.core.training.events import Control, End, Event, Saved, Warned
 from taskrecipe.core.training.loop import Loop
 from taskrecipe.core.training.progress import Progress
@@ -69,10 +71,12 @@ def prepare(resolved: Resolved, accelerator: Accelerator, scratch: Path) -> Prep
     with collected() as notes:
         with accelerator.main_process_first():  # what it fetches and makes, the others find
             loaded = load(spec, recipe, scratch)
-            recipe.processor = recipe.load_processor(loaded.source)
+            with uncollected():
+                recipe.processor = recipe.load_processor(loaded.source)
             rows = preprocessed(recipe, loaded.splits, loaded.source)
         seed_everything(accelerator.device, Purpose.MODEL, spec.seed)
-        module = recipe.load_model(loaded.source)
+        with uncollected():
+            module = recipe.load_model(loaded.source)
     if not spec.data.streaming:
         hub.unplug()  # nothing more is needed of it, so nothing can wait for it
     return Prepared(recipe, loaded, rows, module, [*loaded.warnings, *notes])
@@ -83,7 +87,7 @@ class Run:
 
     def __init__(self, resolved: Resolved, folder: RunFolder, accelerator: Accelerator) -> None:
         self.resolved, self.spec, self.folder, self.accelerator = resolved, resolved.spec, folder, accelerator
-        self.started = time.time()
+        self.started = time.perf_counter()
         self.store = Checkpoints(
             folder.checkpoints,
             keep=self.spec.checkpoint.keep,
@@ -97,6 +101,7 @@ class Run:
             try:
                 self.prepared = prepare(self.resolved, self.accelerator, self.folder.path / "sample")
                 self.loop = self._make_loop()
+                self.loading_seconds = time.perf_counter() - self.started
                 self.callbacks = [callback.build() for callback in self.spec.callbacks]
                 resumed = resume and self._restore(allow)
                 if self.accelerator.is_main_process:
@@ -108,19 +113,20 @@ class Run:
                 if self.accelerator.is_main_process:
                     self._record_failure(error)
                 raise
+            finally:
+                self.store.rest()  # before the folder's lock is given back
 
     def _make_loop(self) -> Loop:
         prepared = self.prepared
-        parts = assemble(self.spec, prepared.recipe, prepared.module, prepared.rows, self.accelerator)
-        return Loop(
-            spec=self.spec, recipe=prepared.recipe, accelerator=self.accelerator, save=self._save, **vars(parts)
-        )
+        loop = assemble(prepared.recipe, prepared.module, prepared.rows, self.accelerator)
+        loop.save = self._save
+        return loop
 
     # Events -----------------------------------------------------------------------------------------
 
     def _follow_events(self, resumed: bool) -> None:
         listeners = self._listeners() if self.accelerator.is_main_process else []
-        with ExitStack() as closing:
+        with ExitStack() as closing, naming_dead_workers():
             for listener in listeners:
                 closing.callback(listener.close)
             for event in self._events(resumed):
@@ -272,8 +278,12 @@ class Run:
             "final": progress.metrics,
             "parameters": sum(p.numel() for p in loop.module.parameters()),
             "rows": {split: len(rows) for split, rows in prepared.rows.items() if hasattr(rows, "__len__")},
-            "seconds": round(time.time() - self.started, 3),
+            "timings": {name: round(value, 3) for name, value in self._timings().items()},
         }
+
+    def _timings(self) -> dict[str, float]:
+        """What time was spent on: loading in this part of the run, the rest over all its parts."""
+        return {"loading": self.loading_seconds, **self.loop.progress.seconds}
 
     def _record_failure(self, error: RecipeError) -> None:
         """Say in the folder how the run ended, if it had begun and nothing has said so."""

@@ -21,6 +21,8 @@ from taskrecipe.core.runlog import RunLog
 
 MARKER = "run.json"
 """The file that makes a folder a run's."""
+SPEC = "spec.toml"
+"""The resolved spec, which a run is resumed by."""
 RUNS = Path("runs")
 NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
 
@@ -179,8 +181,9 @@ def _claim_exactly(out: Path) -> Path:
 
 
 def _names(path: Path) -> set[str]:
-    """What is in a folder, besides what a start leaves there that was killed before it had begun."""
-    return {entry.name for entry in path.iterdir()} - {LOCK, f".{MARKER}.tmp"}
+    """What is in a folder, besides what a start leaves there that was killed before it could be resumed."""
+    names = {entry.name for entry in path.iterdir()}
+    return names if SPEC in names else names - {LOCK, MARKER, f".{MARKER}.tmp", f".{SPEC}.tmp"}
 
 
 def _taken(path: Path) -> UsageError:

@@ -98,7 +98,7 @@ class Tracking(Listener):
         if isinstance(event, Start):
             self._thread.start()
             self._send(lambda tracker: tracker.store_init_configuration(self._config))
-        elif isinstance(event, Evaluated) or (isinstance(event, Updated) and event.read):
+        elif isinstance(event, Evaluated) or (isinstance(event, Updated) and event.logged):
             numbers = numbers_of(event)
             self._send(lambda tracker: tracker.log(numbers, step=event.step))
         elif isinstance(event, End):

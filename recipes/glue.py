@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Splits
+from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Splits
 from taskrecipe.core.spec.table import Count, TaskOptions
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ class Glue(Recipe):
 
     Options = GlueOptions
     options: GlueOptions
-    smooths_labels = True
     sample_settings: ClassVar = {
         "train.learning_rate": 1e-3,
         "train.epochs": 4,
@@ -93,6 +92,11 @@ class Glue(Recipe):
     def regression(self) -> bool:
         """Whether a number is predicted instead of a class."""
         return self.options.regression or not self.task.labels
+
+    @property
+    def smooths_labels(self) -> bool:  # type: ignore[override]  # a fact about the class there, about the task here
+        """Whether there are classes."""
+        return not self.regression
 
     def metrics(self) -> dict[str, Direction]:
         """GLUE's own metrics of the task."""
@@ -157,26 +161,13 @@ class Glue(Recipe):
         if self.regression:
             values: dict[str, Any] = {"num_labels": 1, "problem_type": "regression"}
         else:
-            values = {
-                "num_labels": len(self.labels),
-                "problem_type": "single_label_classification",
-                "id2label": dict(enumerate(self.labels)),
-                "label2id": {name: i for i, name in enumerate(self.labels)},
-            }
+            values = {"id2label": dict(enumerate(self.labels)), "problem_type": "single_label_classification"}
         model: torch.nn.Module = source.model(AutoModelForSequenceClassification, **values)
         return model
 
     def weights(self, batch: Batch) -> dict[str, float]:
         """A row counts as one, whatever number it is to predict."""
         return {"loss": float(len(batch["labels"]))}
-
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """The model's own loss; with smoothed labels, cross entropy with them, in training only."""
-        from taskrecipe.core.losses import smoothed
-
-        outputs = model(**batch)
-        smoothing = self.spec.train.label_smoothing if model.training and not self.regression else 0.0
-        return Loss({"loss": smoothed(outputs, batch["labels"], smoothing)}, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """The predicted class or number, and the right one."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from taskrecipe.core.errors import DataError
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
+from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Row, Splits
 from taskrecipe.core.spec.table import Count, TaskOptions
 
 if TYPE_CHECKING:
@@ -120,14 +120,6 @@ class Swag(Recipe):
 
         model: torch.nn.Module = source.model(AutoModelForMultipleChoice)
         return model
-
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """Cross entropy over the endings; its labels are smoothed in training only."""
-        from taskrecipe.core.losses import smoothed
-
-        outputs = model(**batch)
-        smoothing = self.spec.train.label_smoothing if model.training else 0.0
-        return Loss({"loss": smoothed(outputs, batch["labels"], smoothing)}, outputs)
 
     def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
         """The ending with the highest number, and the right one."""

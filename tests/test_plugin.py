@@ -151,13 +151,15 @@ BROKEN = {
 }
 
 
-def plant(environment: Environment, name: str, version: str, code: str, entry: str = "broken") -> list[Path]:
+def plant(
+    environment: Environment, name: str, version: str, code: str, entry: str = "broken", needs: str = "taskrecipe"
+) -> list[Path]:
     """Install a distribution by hand: a module and its metadata."""
     module = environment.site / f"{name}.py"
     module.write_text(code)
     info = environment.site / f"{name}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: {needs}\n")
     (info / "entry_points.txt").write_text(f"[taskrecipe.recipes]\n{entry} = {name}:Bits\n")
     return [module, info]
 
@@ -179,6 +181,14 @@ def test_a_broken_plugin_breaks_only_what_names_it(kind: str, environment: Envir
     spec.write_text(SPEC.replace('recipe = "bits"', 'recipe = "broken"'))
     message = environment.recipe("validate", spec, cwd=spec.parent, code=5)
     assert all(word in message for word in ("broken", "brokenbits", "9.1", cause))
+
+
+def test_a_plugin_for_another_version_is_refused(environment: Environment, spec: Path, planted) -> None:
+    planted("laterbits", "3.0", "from recipe_bits import Bits", entry="later", needs="TaskRecipe>=7,<8")
+    assert "no problems" in environment.recipe("validate", spec, cwd=spec.parent)
+    spec.write_text(SPEC.replace('recipe = "bits"', 'recipe = "later"'))
+    message = environment.recipe("validate", spec, cwd=spec.parent, code=5)
+    assert all(word in message for word in ("later", "laterbits", "3.0", "TaskRecipe<8,>=7", "this is 0.1.0"))
 
 
 def test_two_owners_of_a_name_are_told_apart(environment: Environment, spec: Path, planted) -> None:

@@ -77,6 +77,11 @@ class Checkpoints:
             [checkpoint], self._pending = futures.wait([self._pending]).done, None
             checkpoint.result()
 
+    def rest(self) -> None:
+        """Return once nothing is being written any more, however that went."""
+        if self._pending is not None:
+            futures.wait([self._pending])
+
     def newest(self, on_damage: Callable[[str], None]) -> Checkpoint | None:
         """The newest that verifies, to resume from; `on_damage` is told about each one that is passed over."""
         self.wait()

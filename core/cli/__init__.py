@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
+
+from taskrecipe.core.startup import uncollected
 
 
 def main() -> None:
@@ -36,10 +37,8 @@ def _is_plain_validate(arguments: list[str]) -> bool:
 
 def _validate(paths: list[str]) -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes longer than a spec
-    gc.disable()  # nothing that an import makes is garbage
-    from taskrecipe.core.cli.validate import validate
-
-    gc.enable()
+    with uncollected():
+        from taskrecipe.core.cli.validate import validate
     code = validate(paths, "text")
     sys.stdout.flush()
     sys.exit(code)

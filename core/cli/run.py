@@ -12,6 +12,7 @@ import typer
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.launch import follow_parent, launch, launched
 from taskrecipe.core.spec.resolve import Resolved, resolve
+from taskrecipe.core.startup import uncollected
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -56,11 +57,15 @@ def run(
 
 def resume(folder: Path, *, sets: Sequence[str], allow: Sequence[str], processes: int | None) -> None:
     """Go on with a run from its newest sound checkpoint."""
-    from taskrecipe.core.runfolder import RunFolder
+    from taskrecipe.core.runfolder import SPEC, RunFolder
 
     sets = _with_processes(sets, processes)
     place = RunFolder.open(folder)
-    resolved = resolve(place.path / "spec.toml", sets)
+    if not (place.path / SPEC).exists():
+        raise UsageError(
+            f"{folder} has no {SPEC} yet: nothing was begun there; start with `recipe run SPEC --out {folder}`"
+        )
+    resolved = resolve(place.path / SPEC, sets)
     if _launch_if_many(resolved, ["resume", str(folder), *_options(sets=sets, allow=allow)]):
         return
     _why_not(resolved)
@@ -76,10 +81,11 @@ def _train(
 ) -> None:
     from taskrecipe.core.environment import describe
     from taskrecipe.core.run import Run
+    from taskrecipe.core.runfolder import SPEC
 
     with folder:
         if accelerator.is_main_process:
-            folder.write_text("spec.toml", resolved.to_toml())
+            folder.write_text(SPEC, resolved.to_toml())
             folder.write_json("environment.json", describe(resolved.path.parent))
         results = Run(resolved, folder, accelerator).train(resume=resume, allow=allow)
     best = results["best"]
@@ -124,7 +130,8 @@ def _launch_if_many(resolved: Resolved, arguments: list[str]) -> bool:
 
 
 def _start(resolved: Resolved) -> Accelerator:
-    from taskrecipe.core.training.assembly import make_accelerator
+    with uncollected():
+        from taskrecipe.core.training.assembly import make_accelerator
 
     accelerator = make_accelerator(resolved.spec)
     parts = resolved.spec.train.accumulate * accelerator.num_processes

@@ -19,6 +19,7 @@ from taskrecipe.core.data.streams import blocks, stored, typed
 from taskrecipe.core.errors import DataError
 from taskrecipe.core.model import ModelSource
 from taskrecipe.core.notes import collected
+from taskrecipe.core.registry import installed
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -67,24 +68,44 @@ def load(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
 
 
 def _absent(spec: Spec) -> str | None:
-    for is_cached, sentence in _wanted(spec):
+    for is_cached, sentence in _wanted(installed().recipe(spec.recipe)(spec)):
         if not is_cached and hub.unreachable():
             return sentence()
     return None
 
 
-def _wanted(spec: Spec) -> Iterator[tuple[object, Callable[[], str]]]:
+def _wanted(recipe: Recipe) -> Iterator[tuple[object, Callable[[], str]]]:
     """What is needed of the hub, one by one: whether the cache has it, and what to say if it can't be had."""
-    model, data = spec.model, spec.data
+    for source in _models(recipe):
+        yield from _wanted_of(source)
+    parts, data = recipe.parts(), recipe.spec.data
+    for part in parts.values():
+        yield from _wanted(part)
+    if data.path is not None and not parts:
+        repo = hub.Repo("dataset", data.path, data.revision)
+        yield hub_rows.cached(repo, data.name), partial(hub_rows.absent, repo, data.name)
+
+
+def _wanted_of(model: ModelSource) -> Iterator[tuple[object, Callable[[], str]]]:
     if model.name is not None and not Path(model.name).is_dir():
         repo = hub.Repo("model", model.name, model.revision)
         yield hub.cached_model(repo, "weights" if model.pretrained else "config"), partial(hub.absent, repo)
     if model.processor is not None and not Path(model.processor).is_dir():
         repo = hub.Repo("model", model.processor)
         yield hub.cached_model(repo, "processor"), partial(hub.absent, repo)
-    if data.path is not None:
-        repo = hub.Repo("dataset", data.path, data.revision)
-        yield hub_rows.cached(repo, data.name), partial(hub_rows.absent, repo, data.name)
+
+
+def _models(recipe: Recipe) -> list[ModelSource]:
+    """The model that is trained, and after it those that the recipe reads besides."""
+    return [ModelSource.of(recipe.spec.model), *recipe.models()]
+
+
+def _fetched(recipe: Recipe) -> ModelSource:
+    """The model that is trained, once all models are on this machine."""
+    sources = _models(recipe)
+    for source in sources:
+        source.fetch()
+    return sources[0]
 
 
 def _sample(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
@@ -97,11 +118,9 @@ def _sample(spec: Spec, recipe: Recipe, folder: Path) -> Loaded:
     return Loaded(rows, ModelSource(str(folder)), "sample")
 
 
-def _joined(spec: Spec, recipe: Recipe) -> Loaded:
+def _joined(recipe: Recipe) -> Loaded:
     """The data of all the recipe's parts, each as its own spec names it, made one."""
-    source = ModelSource.of(spec.model)
-    source.fetch()
-    loaded = {}
+    source, loaded = _fetched(recipe), {}
     for name, part in recipe.parts().items():
         try:
             loaded[name] = _given(part.spec, part)
@@ -117,12 +136,10 @@ def _joined(spec: Spec, recipe: Recipe) -> Loaded:
 def _given(spec: Spec, recipe: Recipe) -> Loaded:
     """The data that the spec names, under our names of splits and columns."""
     if recipe.parts():
-        return _joined(spec, recipe)
+        return _joined(recipe)
     if not (spec.data.path or spec.data.files):
         raise DataError("[data] names neither a path nor files; set [data].path, [data.files], or [data].sample = true")
-    source = ModelSource.of(spec.model)
-    source.fetch()
-    loaded = (_from_hub if spec.data.path else _from_files)(spec, recipe, source)
+    loaded = (_from_hub if spec.data.path else _from_files)(spec, recipe, _fetched(recipe))
     if spec.data.streaming:
         loaded.splits["train"], _ = typed(loaded.splits["train"])
     for split, rows in loaded.splits.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,12 +9,12 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.optimizers import parameter_groups
-from taskrecipe.core.plugins import MetricRate
 from taskrecipe.core.recipe import Direction, Recipe, Splits, evaluated_splits, reported_metrics
 from taskrecipe.core.schedules import updates_in
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.averages import MovingAverage
 from taskrecipe.core.training.evaluation import Evaluation
+from taskrecipe.core.training.loop import Loop
 from taskrecipe.core.training.order import Order
 from taskrecipe.core.training.update import Updates
 
@@ -39,24 +37,9 @@ def make_accelerator(spec: Spec) -> Accelerator:
     return Accelerator(mixed_precision=precision, cpu=on_cpu, kwargs_handlers=[parallel])
 
 
-@dataclass
-class Assembled:
-    """The parts of a run that `Loop` is made of."""
-
-    module: torch.nn.Module
-    model: torch.nn.Module
-    optimizer: Any
-    rate: Callable[[int], float] | MetricRate
-    updates: Updates | StreamedUpdates
-    total: int
-    per_epoch: int | None
-    evaluations: list[Evaluation]
-    best_metric: tuple[str, Direction]
-    average: MovingAverage | None
-
-
-def assemble(spec: Spec, recipe: Recipe, module: torch.nn.Module, rows: Splits, accelerator: Accelerator) -> Assembled:
-    """Everything the loop needs, ready to start or to be put where a checkpoint was."""
+def assemble(recipe: Recipe, module: torch.nn.Module, rows: Splits, accelerator: Accelerator) -> Loop:
+    """A loop that is ready to start, or to be put where a checkpoint was."""
+    spec = recipe.spec
     if spec.train.gradient_checkpointing:
         enable_checkpointing: Any = getattr(module, "gradient_checkpointing_enable", None)
         if enable_checkpointing is None:
@@ -68,7 +51,10 @@ def assemble(spec: Spec, recipe: Recipe, module: torch.nn.Module, rows: Splits, 
     optimizer = make_optimizer(spec, module, accelerator)
     updates = make_updates(recipe, rows["train"], accelerator, model)
     total = updates.total
-    return Assembled(
+    return Loop(
+        spec=spec,
+        recipe=recipe,
+        accelerator=accelerator,
         module=module,
         model=model,
         optimizer=optimizer,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import active_children
 from typing import Any, Protocol
 
 import torch
 from accelerate.utils import send_to_device
 from torch.utils.data import DataLoader, Dataset
 
+from taskrecipe.core.errors import RunStopped
 from taskrecipe.core.recipe import Batch, Recipe, Row
 from taskrecipe.core.signals import leave_to_parent
 from taskrecipe.core.training.order import Order, Rows, shares
@@ -58,7 +63,7 @@ class Preparation(Dataset[MicroBatch]):
     def __init__(self, recipe: Recipe, rows: RowStore, training: bool) -> None:
         self.recipe, self.rows, self.training = recipe, rows, training
         self.purpose = Purpose.EXAMPLE if training else Purpose.EVALUATION
-        self.varies = type(recipe).example is not Recipe.example
+        self.varies = getattr(recipe.example, "__func__", None) is not Recipe.example
 
     def __getitem__(self, request: Request) -> MicroBatch:
         rows = self.rows.__getitems__(list(request.rows))
@@ -89,7 +94,37 @@ def load(preparation: Preparation, requests: Iterable[Request], workers: int) ->
         generator=torch.Generator(),  # the loader seeds its workers: not from the generator dropout uses
         worker_init_fn=_start_worker,
     )
-    return iter(loader)
+    return _ahead(iter(loader))
+
+
+def _ahead(batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    """Receive each batch from its worker while the one before is trained on."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch
+
+
+@contextmanager
+def naming_dead_workers() -> Iterator[None]:
+    """Make an error for its reader of what torch raises, wherever the program is, when a worker was killed."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RunStopped(
+            f"{str(error).strip().rstrip('.')}: if that was for want of memory, fewer [data].workers need less. "
+            "What was saved stays; `recipe resume` goes on from there"
+        ) from error
+
+
+@atexit.register
+def _end_workers() -> None:
+    """Python ends what is left of them by a signal that they leave to this process, and would wait forever."""
+    for worker in active_children():
+        worker.kill()
 
 
 def training_requests(order: Order, updates: range, parts: int, mine: range) -> Iterator[Request]:

@@ -17,9 +17,12 @@ class Event:
     """Something that happened after `step` updates."""
 
     name: ClassVar[str] = "event"
-    logged: ClassVar[bool] = True
-    """Whether it is a line of log.jsonl."""
     step: int
+
+    @property
+    def logged(self) -> bool:
+        """Whether it is a line of log.jsonl."""
+        return True
 
     def record(self) -> dict[str, Any]:
         """The event as a line of log.jsonl."""
@@ -65,8 +68,8 @@ class Updated(Event):
     memory_mb: float | None = None
 
     @property
-    def read(self) -> bool:
-        """Whether this update's numbers were read off the device."""
+    def logged(self) -> bool:
+        """Where its numbers were read."""
         return self.loss is not None
 
 
@@ -75,10 +78,14 @@ class Evaluating(Event):
     """A batch of an evaluation is done."""
 
     name: ClassVar[str] = "evaluating"
-    logged: ClassVar[bool] = False
     split: str
     done: int
     total: int
+
+    @property
+    def logged(self) -> bool:
+        """It is for who watches."""
+        return False
 
 
 @dataclass(frozen=True)

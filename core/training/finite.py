@@ -31,9 +31,9 @@ class FiniteGuard:
         bad = ~torch.isfinite(number)
         self.settle()
         self.awaited = (bad, update, learning_rate)
-        if self.skips_on_device:
+        if self.skips_on_device and bad.device.type != "cpu":  # a CPU has the answer already
             self.inner.grad_scale, self.inner.found_inf = None, bad.float().to(norm.device)
-        if bad.device.type == "cpu" or not self.skips_on_device:
+        else:
             self.settle()
         self.optimizer.step()
 

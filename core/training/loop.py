@@ -63,8 +63,8 @@ class Loop:
     per_epoch: int | None
     evaluations: list[Evaluation]
     best_metric: tuple[str, Direction]
-    save: Callable[[], Future[Saved] | None]
-    """Begins a checkpoint of this moment; None in a process that doesn't write."""
+    save: Callable[[], Future[Saved] | None] = lambda: None
+    """Begins a checkpoint of this moment; None where nothing is written."""
     progress: Progress = field(default_factory=Progress)
     average: MovingAverage | None = None
     control: Control = field(default_factory=Control)
@@ -82,14 +82,19 @@ class Loop:
         pending = self.updates(self.progress.step)
         meters, guard = Meters(self.accelerator.device), FiniteGuard(self.optimizer)
         self.model.train()
+        self._lap_began = time.perf_counter()
         while True:
             if self._evaluation_due():
                 guard.settle()
+                self._lap("training")
                 yield from self._evaluate()
+                self._lap("evaluation")
                 meters.restart()
             if self._save_due():
                 guard.settle()
+                self._lap("training")
                 yield from self._save()
+                self._lap("saving")
                 meters.restart()
             yield from self._committed()
             if self._over():
@@ -98,6 +103,7 @@ class Loop:
                 yield from self._tell(EpochStart(self.progress.step, epoch=self._epoch(self.progress.step)))
             yield from self._tell(self.take(meters.timed(pending), meters, guard))
         yield from self._committed(wait=True)
+        self._lap("saving")
         yield End(self.progress.step, *self._outcome())
 
     def _tell(self, event: Event) -> Iterator[Event]:
@@ -105,6 +111,12 @@ class Loop:
         yield event
         if self.accelerator.num_processes > 1:
             self.control.agree(self.accelerator.device)
+
+    def _lap(self, spent_on: str) -> None:
+        """Book the time since the last call."""
+        now, seconds = time.perf_counter(), self.progress.seconds
+        seconds[spent_on] = seconds.get(spent_on, 0.0) + now - self._lap_began
+        self._lap_began = now
 
     # One update -------------------------------------------------------------------------------------
 

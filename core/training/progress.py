@@ -30,8 +30,8 @@ class Progress:
     """Evaluations since the best one, which patience counts."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What the last evaluation gave."""
-    seconds: float = 0.0
-    """Time spent over all parts of the run."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time spent on training, evaluation and saving, over all parts of the run."""
 
     def note(self, metric: str, direction: Direction, metrics: dict[str, float], min_delta: float) -> bool:
         """Take note of an evaluation at this step; return whether it is the best so far."""

@@ -54,7 +54,7 @@ class Update:
         parts = [term * (shares[name] * processes) for name, term in counted.items()]
         if not parts:
             # Nothing to predict here, where a mean is NaN; but other processes wait for this one's gradients.
-            parts = [torch.nan_to_num(term) * 0.0 for term in terms.values()]
+            parts = [term * 0.0 for term in terms.values()]
         self.accelerator.backward(reduce(torch.add, parts))
 
     def shares(self, batch: MicroBatch) -> dict[str, float]:

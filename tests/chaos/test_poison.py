@@ -5,24 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from commands import Zygote
-from runs import GLUE, log, results, write_spec
-
-REGRESSION = GLUE.replace('name = "mrpc"', 'name = "stsb"').replace('best = "f1"', 'best = "pearson"')
-
-
-def regression_files(folder: Path, poisoned: str) -> Path:
-    spec = write_spec(folder, REGRESSION)
-    for split in ("train", "validation"):
-        lines = (folder / f"{split}.csv").read_text().splitlines()
-        (folder / f"{split}.csv").write_text("\n".join([lines[0], *(f"{line}.5" for line in lines[1:])]) + "\n")
-    train = (folder / "train.csv").read_text().splitlines()
-    train[6] = train[6].rsplit(",", 1)[0] + f",{poisoned}"
-    (folder / "train.csv").write_text("\n".join(train) + "\n")
-    return spec
+from runs import log, results, write_regression
 
 
 def test_a_row_whose_loss_overflows_is_named(zygote: Zygote, tmp_path: Path) -> None:
-    spec = regression_files(tmp_path, "1e30")  # a finite label, whose squared error is not, in float32
+    spec = write_regression(tmp_path, "1e30")  # a finite label, whose squared error is not, in float32
     folder = tmp_path / "run"
     done = zygote.run("run", str(spec), "--out", str(folder), "--set", "train.order='sequential'", cwd=tmp_path)
     assert done.code == 4, done.stderr
@@ -36,7 +23,7 @@ def test_a_row_whose_loss_overflows_is_named(zygote: Zygote, tmp_path: Path) -> 
 
 
 def test_a_learning_rate_that_blows_up_ends_with_the_last_good_checkpoint(zygote: Zygote, tmp_path: Path) -> None:
-    spec = regression_files(tmp_path, "1.5")
+    spec = write_regression(tmp_path, "1.5")
     folder = tmp_path / "run"
     options = ("--set", "train.learning_rate=1e9", "--set", "train.clip_norm=0", "--set", "optimizer.name='sgd'")
     done = zygote.run("run", str(spec), "--out", str(folder), *options, cwd=tmp_path)
@@ -48,7 +35,7 @@ def test_a_learning_rate_that_blows_up_ends_with_the_last_good_checkpoint(zygote
 
 def test_a_metric_that_is_not_a_number_is_never_the_best(zygote: Zygote, tmp_path: Path) -> None:
     """Predictions that are all alike have no correlation; the best stays none."""
-    spec = regression_files(tmp_path, "1.5")
+    spec = write_regression(tmp_path, "1.5")
     rows = (tmp_path / "validation.csv").read_text().splitlines()
     (tmp_path / "validation.csv").write_text("\n".join([rows[0], *[rows[1]] * 8]) + "\n")
     folder = tmp_path / "run"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from textruns import Ready, evaluated, gradients, ready, text_spec
+from loops import evaluated, gradients
+from textruns import Ready, ready, text_spec
 
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.spec.spec import Spec
@@ -24,7 +25,7 @@ def spec_of(task: dict[str, Any] | None = None, **train: Any) -> Spec:
 
 @pytest.fixture(scope="module")
 def few() -> Ready:
-    return ready(spec_of(), rows=20)
+    return ready(spec_of(), rows=19)
 
 
 def with_options(few: Ready, **task: Any) -> Ready:
@@ -86,11 +87,11 @@ def test_weight_is_what_the_adversarial_term_counts(few):
 
 @pytest.mark.parametrize("task", [{"epsilon": 0.05}, {"method": "pgd", "epsilon": 0.05, "step_size": 0.03}])
 def test_accumulation_gives_the_gradients_of_one_batch(few, task):
-    whole, *others = (
-        gradients(with_options(few, **task).loop(spec_of(task, accumulate=accumulate)), 0) for accumulate in (1, 2, 4)
-    )
-    for split in others:
-        assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
+    run = with_options(few, **task)
+    for update in (0, 2):  # the last has 3 rows, which no number of micro-batches shares evenly
+        whole, *others = (gradients(run.loop(spec_of(task, accumulate=accumulate)), update) for accumulate in (1, 2, 4))
+        for split in others:
+            assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
 
 
 def test_no_weight_moves_and_evaluation_is_the_inner_recipes(few):

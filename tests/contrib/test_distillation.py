@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from textruns import Ready, evaluated, gradients, ready, text_spec
+from loops import evaluated, gradients
+from textruns import Ready, ready, text_spec
 
 from taskrecipe.contrib.distillation import Distillation
 from taskrecipe.core.errors import UsageError

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from textruns import Ready, evaluated, gradients, ready, text_spec
+from loops import evaluated, gradients
+from textruns import Ready, ready, text_spec
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from taskrecipe.contrib.multitask import Multitask, shared_out
@@ -82,6 +83,21 @@ def test_a_task_is_measured_as_if_it_were_alone(unlike):
         assert numbers[f"pairs/{name}"] == pytest.approx(value, rel=1e-12)
 
 
+def test_a_row_is_as_long_as_its_task_says(unlike):
+    rows = unlike.rows["train"].shuffle(seed=0)
+    columns = [f"{name}.input_ids" for name in unlike.recipe.names]
+    assert unlike.recipe.lengths(rows) == [sum(len(row[column] or ()) for column in columns) for row in rows]
+
+
+def test_predictions_are_made_with_the_model_of_their_task(unlike, monkeypatch):
+    loop, used = unlike.loop(), []
+    pairs = loop.recipe.tasks["pairs"]
+    predict = pairs.predictions
+    monkeypatch.setattr(pairs, "predictions", lambda model, *rest: used.append(model) or predict(model, *rest))
+    evaluated(loop)
+    assert {id(model) for model in used} == {id(loop.module.by_name()["pairs"])}
+
+
 def test_the_mean_is_over_one_metric_of_each_task():
     run = mixed({"a": {**MRPC, "metric": "f1"}, "b": MNLI})
     loop = run.loop()
@@ -134,6 +150,7 @@ def test_the_mixture_is_as_asked(options, weights, counts):
     times = np.bincount(drawn, minlength=100)
     for mine in (times[:31], times[31:]):
         assert mine.max() - mine.min() <= 1
+    assert np.array_equal(drawn, run.recipe.draw(rows, np.random.default_rng(0)))
     assert not np.array_equal(drawn, run.recipe.draw(rows, np.random.default_rng(1)))
 
 
@@ -198,6 +215,11 @@ def test_what_is_wrong_with_a_task_s_data_names_the_task(tmp_path):
         ({"a": MRPC, "b": COLA}, {"temperature": 2.0}, "'temperature' and sampling = \"temperature\" go together"),
         ({"a": MRPC, "b": COLA}, {"sampling": "weights"}, "'weight' of every task"),
         ({"a": MRPC, "b": {"recipe": "two_tower"}}, {}, "recipe 'two_tower' computes whole updates in its own way"),
+        (
+            {"a": MRPC, "b": {"recipe": "adversarial", "task": {"inner": COLA}}},
+            {},
+            "recipe 'adversarial' wraps another",
+        ),
     ],
 )
 def test_options_that_can_not_be_are_refused(tasks, options, message):

@@ -93,6 +93,21 @@ def test_padding_has_no_part_in_the_loss(smoothing):
     assert spans.pointing_loss(padded, targets, wider, smoothing) == pytest.approx(expected.item(), rel=1e-14)
 
 
+def test_the_loss_is_of_both_ends_and_smoothed_in_training_only():
+    spec = text_spec("question_answering", {"max_length": 16, "stride": 4}, train={"label_smoothing": 0.3})
+    made = ready(spec, same_splits([row()]))
+    loop = made.loop()
+    batch = made.recipe.collate(list(made.rows["train"]))
+    for training, smoothing in ((True, 0.3), (False, 0.0)):
+        loop.model.train(training)
+        loss = loop.recipe.loss(loop.model, batch)
+        ends = [
+            spans.pointing_loss(logits, batch[f"{end}_positions"], batch["attention_mask"].bool(), smoothing)
+            for end, logits in (("start", loss.outputs.start_logits), ("end", loss.outputs.end_logits))
+        ]
+        torch.testing.assert_close(loss.terms["loss"], (ends[0] + ends[1]) / 2)
+
+
 @pytest.mark.parametrize("longest", [1, 3, 9, 40])
 def test_the_best_span_is_the_best_of_all(longest):
     random = np.random.default_rng(longest)
@@ -124,15 +139,15 @@ def predictions(scores: list[float], spans_: list[tuple[int, int]], nothing: lis
     }
 
 
-def test_the_best_of_all_windows_answers():
-    """Of two examples with three windows each, the middle and the last window know best."""
+@pytest.mark.parametrize(("first", "second"), [(1, 5), (2, 3), (0, 4)])
+def test_the_best_of_all_windows_answers(first, second):
+    """Of two examples with three windows each, these two know best; the others score less, and more the nearer."""
     made = prepared([row(), row("sailor opens")])
     window, sailor = CONTEXT.index("window"), CONTEXT.index("sailor")
-    given = predictions(
-        [1.0, 7.0, 2.0, 0.5, 3.0, 4.0],
-        [(0, 3), (window, window + 11), (0, 3), (0, 3), (0, 3), (sailor, sailor + 12)],
-        [9.0] * 6,
-    )
+    scores, spans_ = [1.0, 2.0, 3.0, 3.0, 2.0, 1.0], [(0, 3)] * 6
+    scores[first], spans_[first] = 7.0, (window, window + 11)
+    scores[second], spans_[second] = 4.0, (sailor, sailor + 12)
+    given = predictions(scores, spans_, [9.0] * 6)
     numbers = made.recipe.score(given, made.rows["train"])
     # "window near" against "window near the harbour": 2 of 2 words right, 2 of 3 found ("the" is no word).
     assert numbers == pytest.approx({"f1": 100 * (4 / 5 + 1) / 2, "exact_match": 50.0})

@@ -14,7 +14,8 @@ import pytest
 import torch
 from contrastive_process import losses
 from datasets import Dataset
-from textruns import Ready, evaluated, gradients, ready, text_spec, trained
+from loops import evaluated, gradients, trained
+from textruns import Ready, ready, text_spec
 from transformers import AutoModel
 
 from taskrecipe.contrib.towers import contrast
@@ -146,6 +147,41 @@ def test_pooling_leaves_padding_out(few):
     together, alone = (loop.recipe.collate(group) for group in (rows, rows[1:]))
     vectors = [loop.model(batch["text1"], batch["text2"])[-1] for batch in (together, alone)]
     torch.testing.assert_close(vectors[0], vectors[1])
+
+
+def evaluating(**task: Any):
+    """A loop whose model drops nothing, and a batch of pairs."""
+    loop = ready(spec_of(task), rows=8).loop()
+    loop.model.eval()
+    return loop, next(loop.updates(0)).batches[0].inputs
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_vectors_are_pooled_as_asked(pooling):
+    loop, batch = evaluating(pooling=pooling)
+    states = loop.module.encoders[0](**batch["text1"]).last_hidden_state
+    kept = [row[: int(mask.sum())] for row, mask in zip(states, batch["text1"]["attention_mask"], strict=True)]
+    pooled = torch.stack([row.mean(0) if pooling == "mean" else row[0] for row in kept])
+    vectors = loop.model(batch["text1"], batch["text2"])
+    torch.testing.assert_close(vectors[:, 0], pooled / pooled.norm(dim=1, keepdim=True))
+
+
+def test_each_side_has_its_own_encoder_where_they_are_not_shared():
+    loop, batch = evaluating(shared=False)
+    before = loop.model(batch["text1"], batch["text2"])
+    loop.module.encoders[1].embeddings.word_embeddings.weight.data.mul_(3)
+    after = loop.model(batch["text1"], batch["text2"])
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert not torch.allclose(after[:, 1], before[:, 1])
+
+
+def test_cosines_learn_scores_as_parts_of_the_highest():
+    loop, batch = evaluating(objective="cosine", score_max=8.0)
+    vectors = loop.model(batch["text1"], batch["text2"])
+    cosines = (vectors[:, 0] * vectors[:, 1]).sum(-1)
+    expected = (cosines - batch["score"] / 8).square().mean()
+    torch.testing.assert_close(loop.recipe.loss(loop.model, batch).terms["loss"], expected, check_dtype=False)
+    assert batch["score"].max() > 0
 
 
 def test_columns_that_a_split_lacks_are_named(few):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -40,11 +39,12 @@ class Bits(Recipe):
 
     def load_model(self, source):
         import torch
+        from transformers.modeling_outputs import SequenceClassifierOutput
 
         class Network(torch.nn.Sequential):
             def forward(self, bits, labels):
                 logits = super().forward(bits.to(self[0].weight.dtype))
-                return SimpleNamespace(logits=logits, loss=torch.nn.functional.cross_entropy(logits, labels))
+                return SequenceClassifierOutput(torch.nn.functional.cross_entropy(logits, labels), logits)
 
         hidden = self.options.hidden
         return Network(torch.nn.Linear(9, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 2))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from datasets import Dataset
 from languageruns import TEXTS, language_loop, language_spec, model_source, prepared, sample_run, tiny_model
-from textruns import evaluated
+from loops import evaluated
 from tokenizers import processors
 
 from taskrecipe.core.errors import DataError, UsageError

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset
+from loops import evaluated, trained
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-from textruns import evaluated, ready, same_splits, text_spec, trained
+from textruns import ready, same_splits, text_spec
 
 from taskrecipe.core.data.load import load
 from taskrecipe.core.errors import DataError

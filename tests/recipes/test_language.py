@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from languageruns import TEXTS, interrupted, language_loop, language_spec, model_source, prepared, tiny_model
-from textruns import evaluated, gradients
+from languageruns import TEXTS, language_loop, language_spec, model_source, prepared, tiny_model
+from loops import evaluated, gradients, interrupted
 
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.model import ModelSource

@@ -10,19 +10,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, Features, Image
-from visionruns import (
-    Ready,
-    encoded,
-    evaluated,
-    gradients,
-    interrupted,
-    prepared,
-    sample,
-    trained,
-    vision_loop,
-    vision_spec,
-    weights,
-)
+from loops import evaluated, gradients, interrupted, trained, weights
+from visionruns import Ready, encoded, prepared, sample, vision_loop, vision_spec
 
 from taskrecipe.core.errors import DataError, UsageError
 from taskrecipe.core.model import ModelSource

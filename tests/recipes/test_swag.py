@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset
-from textruns import evaluated, ready, same_splits, text_spec
+from loops import evaluated
+from textruns import ready, same_splits, text_spec
 
 from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.testing import conformance
-
-test_it_conforms = conformance("swag")
 
 ENDINGS = ["reads a letter", "sings", "walks over the bridge today", "sleeps under the table"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from textruns import Ready, evaluated, gradients, ready, text_spec, trained
+from loops import evaluated, gradients, trained
+from textruns import Ready, ready, text_spec
 
 from taskrecipe.core.spec.spec import Spec
 

@@ -11,7 +11,6 @@ from textruns import NO_DROPOUT, ready, text_spec
 
 from taskrecipe.core.training.assembly import assemble, make_accelerator
 from taskrecipe.core.training.events import Updated
-from taskrecipe.core.training.loop import Loop
 
 
 def losses(accumulate: int) -> list[float]:
@@ -24,8 +23,7 @@ def losses(accumulate: int) -> list[float]:
     torch.manual_seed(0)
     module = run.recipe.load_model(replace(run.source, config_values=NO_DROPOUT["bert"])).double()
     accelerator = make_accelerator(spec)
-    parts = assemble(spec, run.recipe, module, run.rows, accelerator)
-    loop = Loop(spec=spec, recipe=run.recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
+    loop = assemble(run.recipe, module, run.rows, accelerator)
     return [event.loss for event in loop.run() if isinstance(event, Updated)]
 
 

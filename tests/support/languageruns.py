@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from datasets import Dataset
-from textruns import Ready, evaluated, ready, trained
+from loops import evaluated, trained
+from textruns import Ready, ready
 
 from taskrecipe.core.model import ModelSource
 from taskrecipe.core.recipe import Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.training.events import Updated
 from taskrecipe.core.training.loop import Loop
 
 TYPES = {"clm": "gpt2", "mlm": "bert"}
@@ -86,15 +85,3 @@ def sample_run(spec: Spec) -> tuple[dict[str, float], dict[str, float]]:
     """The numbers before and after training on the recipe's sample."""
     loop = ready(spec).loop(dtype=torch.float32, dropout=True)
     return evaluated(loop), trained(loop)
-
-
-def interrupted(loop: Loop, again: Loop, after: int) -> Loop:
-    """Run `loop` until `after` updates are taken, and from there on `again`."""
-    for event in loop.run():
-        if isinstance(event, Updated) and event.step == after:
-            break
-    again.module.load_state_dict(loop.module.state_dict())
-    again.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
-    again.progress = copy.deepcopy(loop.progress)
-    list(again.run(resumed=True))
-    return again

@@ -36,6 +36,8 @@ keep = 2
 every = 1
 """
 
+REGRESSION = GLUE.replace('name = "mrpc"', 'name = "stsb"').replace('best = "f1"', 'best = "pearson"')
+
 
 def write_task(folder: Path, dropout: float = 0.1, rows: int = 60) -> None:
     """Pairs of sentences to classify, and a tiny model without weights."""
@@ -58,6 +60,18 @@ def write_spec(folder: Path, text: str = GLUE, dropout: float = 0.1) -> Path:
     path = folder / "spec.toml"
     path.write_text(text)
     return path
+
+
+def write_regression(folder: Path, label: str) -> Path:
+    """A spec of a regression in `folder`, whose sixth row has the given label."""
+    spec = write_spec(folder, REGRESSION)
+    for split in ("train", "validation"):
+        lines = (folder / f"{split}.csv").read_text().splitlines()
+        (folder / f"{split}.csv").write_text("\n".join([lines[0], *(f"{line}.5" for line in lines[1:])]) + "\n")
+    train = (folder / "train.csv").read_text().splitlines()
+    train[6] = train[6].rsplit(",", 1)[0] + f",{label}"
+    (folder / "train.csv").write_text("\n".join(train) + "\n")
+    return spec
 
 
 def train(zygote: Zygote, spec: Path, out: str = "run", *options: str, **env: str) -> Path:

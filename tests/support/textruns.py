@@ -6,7 +6,6 @@ import copy
 import json
 import tempfile
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
+from loops import saving_nothing
 
 from taskrecipe.core.model import ModelSource
 from taskrecipe.core.recipe import Recipe, Splits
 from taskrecipe.core.registry import installed
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Evaluated, Saved
 from taskrecipe.core.training.loop import Loop
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="textruns-")
@@ -71,10 +70,8 @@ class Ready:
         torch.manual_seed(0)
         module = recipe.load_model(source).to(dtype)
         accelerator = Accelerator(cpu=True)
-        parts = assemble(recipe.spec, recipe, module, self.rows, accelerator)
-        loop = Loop(spec=recipe.spec, recipe=recipe, accelerator=accelerator, save=lambda: None, **vars(parts))
-        loop.save = lambda: _at_once(Saved(loop.progress.step, "none", 0, 0.0))
-        return loop
+        loop = assemble(recipe, module, self.rows, accelerator)
+        return saving_nothing(loop)
 
 
 def ready(spec: Spec, splits: Splits | None = None, rows: int | None = None) -> Ready:
@@ -100,26 +97,3 @@ def same_splits(rows: Dataset | list[dict[str, Any]]) -> Splits:
     """Rows to train on and to measure on, the same."""
     found = Dataset.from_list(rows) if isinstance(rows, list) else rows
     return {"train": found, "validation": found}
-
-
-def evaluated(loop: Loop) -> dict[str, float]:
-    """The numbers of the model as it is."""
-    return list(loop._evaluate())[-1].metrics
-
-
-def trained(loop: Loop) -> dict[str, float]:
-    """The numbers at the end of the run."""
-    return [event for event in loop.run() if isinstance(event, Evaluated)][-1].metrics
-
-
-def gradients(loop: Loop, update: int) -> list[torch.Tensor]:
-    """The gradients of one update."""
-    loop.model.train()
-    loop.recipe.backward(loop.model, next(loop.updates(update)))
-    return [parameter.grad.clone() for parameter in loop.module.parameters() if parameter.grad is not None]
-
-
-def _at_once(saved: Saved) -> Future[Saved]:
-    done: Future[Saved] = Future()
-    done.set_result(saved)
-    return done

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from loops import saving_nothing
 from toys import Tag, tag_rows
 
 from taskrecipe.core.registry import Plugin, Registry
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Event, Saved, Updated
+from taskrecipe.core.training.events import Event, Updated
 from taskrecipe.core.training.loop import Loop
 from taskrecipe.core.training.progress import Progress
 
@@ -40,22 +40,15 @@ def toy_spec(**tables: dict[str, Any]) -> Spec:
     return Spec.model_validate(values, context={"registry": toy_registry()})
 
 
-def toy_loop(spec: Spec, rows: int = 37, dtype: torch.dtype = torch.float32, **state: Any) -> Loop:
+def toy_loop(spec: Spec, rows: int = 37, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Loop:
     """A loop over `rows` training rows, with a model that is always the same at the start."""
     recipe = Tag(spec)
     torch.manual_seed(0)
     module = recipe.load_model(None).to(dtype)
     splits = {"train": tag_rows(rows), "validation": tag_rows(21, seed=1)}
-    parts = assemble(spec, recipe, module, splits, Accelerator(cpu=True))
-    loop = Loop(spec=spec, recipe=recipe, accelerator=Accelerator(cpu=True), save=lambda: None, **vars(parts), **state)
-    loop.save = lambda: saved_at_once(Saved(loop.progress.step, "none", 0, 0.0))
-    return loop
-
-
-def saved_at_once(saved: Saved) -> Future[Saved]:
-    done: Future[Saved] = Future()
-    done.set_result(saved)
-    return done
+    loop = assemble(recipe, module, splits, Accelerator(cpu=True))
+    loop.progress = progress or Progress()
+    return saving_nothing(loop)
 
 
 def run_to_end(loop: Loop) -> list[Event]:
@@ -64,10 +57,3 @@ def run_to_end(loop: Loop) -> list[Event]:
 
 def updates(events: list[Event]) -> list[Updated]:
     return [event for event in events if isinstance(event, Updated)]
-
-
-def weights(loop: Loop) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in loop.module.state_dict().items()}
-
-
-__all__ = ["Progress", "run_to_end", "toy_loop", "toy_registry", "toy_spec", "updates", "weights"]

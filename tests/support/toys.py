@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -16,6 +17,12 @@ from taskrecipe.core.recipe import Column, Recipe, TaskOptions
 VOCABULARY = 23
 
 
+@dataclass
+class Tagged:
+    loss: torch.Tensor
+    logits: torch.Tensor
+
+
 class Tagger(torch.nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -24,10 +31,10 @@ class Tagger(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(12)
         self.head = torch.nn.Linear(12, 2)
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Tagged:
         logits = self.head(self.norm(self.dropout(self.embedding(input_ids))))
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, 2), labels.reshape(-1), ignore_index=-100)
-        return SimpleNamespace(loss=loss, logits=logits)
+        return Tagged(loss, logits)
 
     def save_pretrained(self, folder: Path) -> None:
         torch.save(self.state_dict(), Path(folder) / "weights.pt")

@@ -15,6 +15,7 @@ from datasets import Dataset, IterableDataset
 
 from taskrecipe.core.data.load import blocks, load, missing
 from taskrecipe.core.errors import DataError
+from taskrecipe.core.model import ModelSource
 from taskrecipe.core.recipe import Column, Recipe, Splits
 from taskrecipe.core.spec.spec import Spec
 
@@ -286,9 +287,8 @@ except errors.DataError as error:
 """
 
 
-@pytest.mark.parametrize(("offline", "start"), [("sample", "model 'org/none'"), ("error", "error: model 'org/none'")])
-def test_an_unreachable_hub_is_an_error_or_a_reason(offline: str, start: str, folder: Path) -> None:
-    spec = make_spec(folder, {"path": "org/data", "offline": offline}, model={"name": "org/none"})
+def reason_for_missing(spec: Spec, folder: Path) -> tuple[str, float, list[str]]:
+    """What a process of its own says of a spec whose hub does not answer, in how many seconds, and by which imports."""
     content = json.dumps(spec.model_dump(mode="json", exclude_unset=True))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment |= {"HF_HOME": str(folder), "HF_ENDPOINT": "http://127.0.0.1:9"}
@@ -296,7 +296,51 @@ def test_an_unreachable_hub_is_an_error_or_a_reason(offline: str, start: str, fo
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     reason, seconds, heavy = json.loads(done.stdout)
+    return reason, seconds, heavy
+
+
+@pytest.mark.parametrize(("offline", "start"), [("sample", "model 'org/none'"), ("error", "error: model 'org/none'")])
+def test_an_unreachable_hub_is_an_error_or_a_reason(offline: str, start: str, folder: Path) -> None:
+    spec = make_spec(folder, {"path": "org/data", "offline": offline}, model={"name": "org/none"})
+    reason, seconds, heavy = reason_for_missing(spec, folder)
     assert reason.startswith(start)
     assert "http://127.0.0.1:9 can't be reached" in reason
     assert seconds < 3
     assert heavy == []
+
+
+INNER = {"recipe": "glue", "task": {"name": "sst2"}}
+NESTED = {
+    "a teacher": ("distillation", {"teacher": "org/teacher", "inner": INNER}, "model 'org/teacher'"),
+    "a teacher within": (
+        "adversarial",
+        {"inner": {"recipe": "distillation", "task": {"teacher": "org/teacher", "inner": INNER}}},
+        "model 'org/teacher'",
+    ),
+    "the rows of a part": (
+        "multitask",
+        {"tasks": {"local": {**INNER, "data": {"files": BOTH}}, "far": {**INNER, "data": {"path": "org/rows"}}}},
+        "data set 'org/rows'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_what_a_recipe_needs_besides_is_asked_for_too(name: str, folder: Path) -> None:
+    recipe, task, start = NESTED[name]
+    data = {"offline": "sample"} | ({} if recipe == "multitask" else {"files": BOTH})
+    reason, _, heavy = reason_for_missing(make_spec(folder, data, recipe=recipe, task=task), folder)
+    assert reason.startswith(start)
+    assert heavy == []
+
+
+class Taught(Words):
+    """Reads a model besides the one that is trained."""
+
+    def models(self) -> list[ModelSource]:
+        return [ModelSource("org/teacher")]
+
+
+def test_further_models_are_fetched_with_the_data(folder: Path) -> None:
+    with pytest.raises(DataError, match="model 'org/teacher' is not in the cache"):
+        loaded(folder, {"files": BOTH}, Taught)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
-from toyruns import run_to_end, toy_loop, toy_spec, updates, weights
+from loops import weights
+from toyruns import run_to_end, toy_loop, toy_spec, updates
 from toys import Tagger, tag_rows
 
 from taskrecipe.core.collate import pad
 from taskrecipe.core.errors import NonFiniteError
 from taskrecipe.core.plugins import Listener
-from taskrecipe.core.training.events import End, EpochStart, Evaluated, Saved, Start
+from taskrecipe.core.training.events import End, EpochStart, Evaluated, Saved, Start, Updated
 from taskrecipe.core.training.order import Order
+from taskrecipe.core.training.progress import Progress
 
 
 def gradients(
@@ -215,3 +218,40 @@ def test_the_average_of_the_weights_is_what_is_evaluated() -> None:
     run_to_end(loop)
     assert torch.allclose(seen[-1]["head.weight"], loop.average.shadow["head.weight"])
     assert not torch.allclose(seen[-1]["head.weight"], loop.module.head.weight)
+
+
+def test_time_is_booked_over_all_parts_of_a_run() -> None:
+    before = Progress(seconds={"training": 1000.0, "evaluation": 500.0})
+    loop = toy_loop(toy_spec(), progress=before)
+    start = time.perf_counter()
+    run_to_end(loop)
+    spent = loop.progress.seconds
+    assert set(spent) == {"training", "evaluation", "saving"}
+    assert spent["training"] > 1000.0
+    assert spent["evaluation"] > 500.0
+    assert sum(spent.values()) - 1500.0 <= time.perf_counter() - start
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation() -> None:
+    loop = toy_loop(toy_spec(evaluate={"batch_size": 7}))
+    training = []
+    loop.module.register_forward_hook(lambda module, *_: training.append(module.training))
+    run_to_end(loop)
+    epoch = [True] * 5 + [False] * 3
+    assert training == epoch * 2
+
+
+def test_the_average_of_the_weights_moves_as_computed_by_hand() -> None:
+    loop = toy_loop(toy_spec(train={"ema": 0.9}))
+    expected = weights(loop)["head.weight"]
+    for event in loop.run():
+        if isinstance(event, Updated):
+            expected = 0.9 * expected + 0.1 * weights(loop)["head.weight"]
+    assert torch.allclose(loop.average.shadow["head.weight"], expected)
+
+
+def test_only_every_so_many_updates_is_a_line_of_the_log() -> None:
+    events = updates(run_to_end(toy_loop(toy_spec(log={"every": 4}))))
+    assert len(events) == 10
+    assert [event.step for event in events if event.logged] == [1, 4, 8, 10]
+    assert all(event.loss is not None for event in events if event.logged)
