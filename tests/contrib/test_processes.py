@@ -1,0 +1,105 @@
+"""Two processes train every recipe of contrib as one does: by command, on the rows of its sample, without dropout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from commands import Zygote
+from runs import log, train
+from textruns import text_spec
+
+from taskrecipe.core.recipe import Recipe, Splits
+from taskrecipe.core.registry import installed
+
+RECIPE = Path(sys.executable).with_name("recipe")
+
+MRPC = {"recipe": "glue", "task": {"name": "mrpc"}}
+WORDS = {"recipe": "token_classification", "task": {"max_length": 64}}
+TASKS: dict[str, dict[str, Any]] = {
+    "token_classification": {},
+    "multitask": {"sampling": "weights", "tasks": {"a": {**MRPC, "weight": 1.0}, "b": {**WORDS, "weight": 2.0}}},
+    "distillation": {"teacher": "model/teacher", "inner": MRPC},
+    "adversarial": {"method": "pgd", "steps": 2, "epsilon": 0.02, "step_size": 0.015, "inner": MRPC},
+    "question_answering": {"no_answer": True},
+    "seq2seq": {},
+    "two_tower": {},
+}
+QUICK = ("multitask",)
+
+
+def write_rows(splits: Splits, folder: Path) -> dict[str, str]:
+    """Files of a few rows each, an odd number, so that the shares of two processes differ."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, rows in splits.items():
+        rows.select(range(53 if split == "train" else 21)).to_parquet(folder / f"{split}.parquet")
+    return {split: str(folder / f"{split}.parquet") for split in splits}
+
+
+def without_dropout(model: Path) -> None:
+    path = model / "config.json"
+    config = json.loads(path.read_text())
+    rates = {key: 0.0 for key, value in config.items() if "drop" in key and isinstance(value, float)}
+    path.write_text(json.dumps(config | rates))
+
+
+def with_rows(recipe: Recipe, task: dict[str, Any], splits: Splits, folder: Path) -> dict[str, Any]:
+    """The tables that say what to read: for a recipe of several parts, within each part's own."""
+    if not recipe.parts():
+        return {"task": task, "data": {"files": write_rows(splits, folder / "rows")}}
+    tasks = {
+        name: {**task["tasks"][name], "data": {"files": write_rows(part.sample(folder / name), folder / name)}}
+        for name, part in recipe.parts().items()
+    }
+    return {"task": {**task, "tasks": tasks}, "data": {}}
+
+
+def write_spec(name: str, folder: Path) -> Path:
+    """A spec of six updates on files; 53 rows in updates of 16 make every fourth a short one."""
+    spec = text_spec(name, TASKS[name])
+    recipe = installed().recipe(name)(spec)
+    splits = recipe.sample(folder / "model")
+    without_dropout(folder / "model")
+    values = {
+        "spec_version": 1,
+        "recipe": name,
+        "model": {"name": "model"},
+        "train": {"updates": 6, "batch_size": 16, "accumulate": 2, "learning_rate": 1e-3},
+        "evaluate": {"every": 3},
+        "log": {"every": 1},
+        **with_rows(recipe, spec.task.model_dump(mode="json", exclude_unset=True), splits, folder),
+    }
+    path = folder / "spec.toml"
+    path.write_text(tomlkit.dumps(values))
+    return path
+
+
+def run_two(spec: Path) -> Path:
+    folder = spec.parent / "two"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [str(RECIPE), "run", str(spec), "--out", str(folder), "--processes", "2"]
+    done = subprocess.run(command, cwd=spec.parent, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.chaos]) for name in TASKS]
+)
+def test_two_processes_train_as_one_does(name: str, zygote: Zygote, tmp_path: Path) -> None:
+    spec = write_spec(name, tmp_path)
+    one, two = train(zygote, spec, "one"), run_two(spec)
+    for key in ("loss", "grad_norm"):
+        ours, theirs = ([line[key] for line in log(folder, "update")] for folder in (one, two))
+        assert len(ours) == 6
+        assert ours == pytest.approx(theirs, rel=1e-4)
+    measured = [[line["metrics"] for line in log(folder, "evaluate")] for folder in (one, two)]
+    assert len(measured[0]) == 2
+    for ours, theirs in zip(*measured, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4)
