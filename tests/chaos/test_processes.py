@@ -75,10 +75,10 @@ def alive(pids: list[int]) -> list[int]:
     return found
 
 
-def started_two(spec: Path, out: str) -> tuple[subprocess.Popen[str], Path]:
-    """A long run of two processes that has taken its first updates."""
+def started(spec: Path, out: str, *options: str) -> tuple[subprocess.Popen[str], Path]:
+    """A long run that has taken its first updates."""
     folder = spec.parent / out
-    options = ["--processes", "2", "--set", "train.updates=100000", "--set", "checkpoint.every=50"]
+    options = (*options, "--set", "train.updates=100000", "--set", "checkpoint.every=50")
     process = start(["run", str(spec), "--out", str(folder), *options], spec.parent)
     end = time.monotonic() + 120
     while not (folder / "log.jsonl").exists() or '"update"' not in (folder / "log.jsonl").read_text():
@@ -86,6 +86,10 @@ def started_two(spec: Path, out: str) -> tuple[subprocess.Popen[str], Path]:
         assert time.monotonic() < end
         time.sleep(0.05)
     return process, folder
+
+
+def started_two(spec: Path, out: str) -> tuple[subprocess.Popen[str], Path]:
+    return started(spec, out, "--processes", "2")
 
 
 @pytest.mark.parametrize("trials", [1, pytest.param(10, marks=pytest.mark.chaos)])
@@ -124,3 +128,17 @@ def test_a_signal_to_the_launcher_saves(signum: int, code: int, zygote: Zygote, 
     assert (folder / "checkpoints" / f"step-{step}").is_dir()
     assert json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["event"] == "end"
     assert bits(zygote, folder)
+
+
+def test_a_dead_data_worker_ends_the_run_with_a_word_about_it(zygote: Zygote, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path)
+    process, folder = started(spec, "run", "--set", "data.workers=2")
+    workers = children_of(process.pid)
+    os.kill(workers[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 4, errors
+    assert "worker" in errors.splitlines()[-1]
+    assert "recipe resume" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    assert alive(workers) == []
+    assert resume(zygote, folder, "--set", "train.updates=9", "--allow", "train.updates").code == 0

@@ -9,7 +9,7 @@ import pytest
 from commands import Zygote
 from runs import GLUE, bits, copy_as_of, log, results, resume, steps, train, write_spec
 
-GRID = list(product([0, 2], [0.0, 0.3], [1, 2, 4]))
+GRID = list(product([0, 2], [0.0, 0.3], [1, 2, 3]))
 SHORT = [(0, 0.3, 2)]
 
 
@@ -28,7 +28,8 @@ def cells() -> list[object]:
 def test_resume_is_exact_at_every_update(
     workers: int, dropout: float, accumulate: int, zygote: Zygote, tmp_path: Path
 ) -> None:
-    spec = write_spec(tmp_path, GLUE.replace("keep = 2", "keep = 100"), dropout)
+    text = GLUE.replace("keep = 2", "keep = 100").replace("batch_size = 8", "batch_size = 6")
+    spec = write_spec(tmp_path, text, dropout)
     options = [
         "--set", f"data.workers={workers}",
         "--set", f"train.accumulate={accumulate}",
@@ -42,4 +43,14 @@ def test_resume_is_exact_at_every_update(
         assert done.code == 0, done.stderr
         assert bits(zygote, part) == expected
         assert results(part)["best"] == results(whole)["best"]
+        assert set(results(part)["timings"]) == {"loading", "training", "evaluation", "saving"}
         assert [line["loss"] for line in log(part, "update")] == [line["loss"] for line in log(whole, "update")]
+
+
+def test_the_average_of_the_weights_is_resumed(zygote: Zygote, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, GLUE.replace("keep = 2", "keep = 100"))
+    whole = train(zygote, spec, "whole", "--set", "train.ema=0.9")
+    part = copy_as_of(whole, 4, tmp_path / "part")
+    assert resume(zygote, part).code == 0
+    for file in ("checkpoints/step-9/average.safetensors", "model/model.safetensors"):
+        assert (part / file).read_bytes() == (whole / file).read_bytes()

@@ -109,3 +109,11 @@ def test_a_resolved_spec_can_be_run_again(zygote: Zygote, tmp_path: Path) -> Non
     again = zygote.run("run", str(first / "spec.toml"), "--out", str(tmp_path / "again"), cwd=tmp_path)
     assert again.code == 0, again.stderr
     assert bits(zygote, first) == bits(zygote, tmp_path / "again")
+
+
+def test_a_folder_in_which_nothing_was_begun_says_so(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "never").mkdir()
+    (tmp_path / "never" / "run.json").write_text('{"format": 1, "id": "a", "created": "now"}')
+    done = zygote.run("resume", "never", cwd=tmp_path)
+    assert done.code == 2
+    assert "never has no spec.toml yet: nothing was begun there; start with `recipe run" in done.stderr
