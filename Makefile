@@ -26,8 +26,8 @@ $(READY): pyproject.toml constraints.txt
 run: setup  ## Train specs/mrpc.toml
 	$(BIN)/recipe run specs/mrpc.toml
 
-test: setup  ## Run the tests, two at a time
-	OMP_NUM_THREADS=1 $(PYTEST) -n 2
+test: setup  ## Run the tests, three at a time
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3
 
 lint: setup types  ## Check style and types
 	$(BIN)/ruff check .
