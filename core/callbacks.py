@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.plugins import Callback, Listener
 from taskrecipe.core.spec.table import Text
-from taskrecipe.core.training.events import Control, End, Evaluated, Event
+from taskrecipe.core.training.control import Control
+from taskrecipe.core.training.events import End, Evaluated, Event
 
 Bound = Annotated[float, Field(ge=-1e300, le=1e300)]
 

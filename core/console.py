@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from taskrecipe.core.plugins import Listener
+from taskrecipe.core.training.control import Control
 from taskrecipe.core.training.events import (
-    Control,
     End,
     Evaluated,
     Evaluating,

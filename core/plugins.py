@@ -16,7 +16,8 @@ from taskrecipe.core.spec.table import LARGEST, Share, Table, Text
 if TYPE_CHECKING:
     import torch
 
-    from taskrecipe.core.training.events import Control, Event
+    from taskrecipe.core.training.control import Control
+    from taskrecipe.core.training.events import Event
 
 
 class Optimizer(Table):

@@ -42,7 +42,8 @@ from taskrecipe.core.trackers import Tracking
 from taskrecipe.core.training.assembly import assemble
 from taskrecipe.core.training.averages import evaluation_weights
 from taskrecipe.core.training.batches import naming_dead_workers
-from taskrecipe.core.training.events import Control, End, Event, Saved, Warned
+from taskrecipe.core.training.control import Control
+from taskrecipe.core.training.events import End, Event, Saved, Warned
 from taskrecipe.core.training.loop import Loop
 from taskrecipe.core.training.progress import Progress
 from taskrecipe.core.training.randomness import Purpose, seed_everything

@@ -7,7 +7,7 @@ import signal
 from types import FrameType
 
 from taskrecipe.core.errors import Interrupted
-from taskrecipe.core.training.events import Control
+from taskrecipe.core.training.control import Control
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,10 +29,8 @@ class Signals:
     def _handle(self, signum: int, _: FrameType | None) -> None:
         if self.control is None:
             raise Interrupted(signum, f"interrupted by {signal.Signals(signum).name} before the first update")
-        if self.control.signum is not None:
+        if not self.control.interrupt(signum, f"interrupted by {signal.Signals(signum).name}"):
             os._exit(128 + signum)
-        self.control.signum = signum
-        self.control.stop(f"interrupted by {signal.Signals(signum).name}")
 
 
 def leave_to_parent(_: int = 0) -> None:

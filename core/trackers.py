@@ -19,7 +19,8 @@ from taskrecipe.core.extras import require
 from taskrecipe.core.plugins import Listener, Tracker
 from taskrecipe.core.spec import secrets
 from taskrecipe.core.spec.table import Text
-from taskrecipe.core.training.events import Control, End, Evaluated, Event, Start, Updated
+from taskrecipe.core.training.control import Control
+from taskrecipe.core.training.events import End, Evaluated, Event, Start, Updated
 
 EXTRAS = frozenset({"tensorboard", "wandb", "mlflow", "trackio"})
 QUEUE_LENGTH = 1000

@@ -1,15 +1,9 @@
-"""What happens in a run, as one stream that console, log, trackers and callbacks all listen to.
-
-Control goes back one way: a listener asks by `Control`, and after each event all processes agree on what was asked.
-"""
+"""What happens in a run, as one stream that console, log, trackers and callbacks all listen to."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    import torch
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -124,40 +118,3 @@ class End(Event):
     name: ClassVar[str] = "end"
     status: str
     reason: str
-
-
-@dataclass
-class Control:
-    """What listeners ask of the loop; it is answered after the event they heard."""
-
-    stopping: str | None = None
-    """Why the run should stop, once it should."""
-    wants_evaluation: bool = False
-    wants_save: bool = False
-    signum: int | None = field(default=None)
-    """The signal that came, if one did."""
-
-    def stop(self, reason: str) -> None:
-        """End the run after this update, saved."""
-        self.stopping = self.stopping or reason
-
-    def evaluate(self) -> None:
-        """Evaluate now."""
-        self.wants_evaluation = True
-
-    def save(self) -> None:
-        """Save a checkpoint now."""
-        self.wants_save = True
-
-    def agree(self, device: torch.device) -> None:
-        """Make every process see what any of them was asked."""
-        import torch
-        from torch.distributed import ReduceOp, all_reduce
-
-        asked = [bool(self.stopping), self.wants_evaluation, self.wants_save, self.signum or 0]
-        flags = torch.tensor([int(flag) for flag in asked], device=device)
-        all_reduce(flags, ReduceOp.MAX)
-        stop, evaluate, save, signum = flags.tolist()
-        if stop:
-            self.stop("another process was told to stop")
-        self.wants_evaluation, self.wants_save, self.signum = bool(evaluate), bool(save), signum or None

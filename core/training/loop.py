@@ -21,18 +21,9 @@ from taskrecipe.core.plugins import MetricRate
 from taskrecipe.core.recipe import Direction, Recipe
 from taskrecipe.core.spec.spec import Every, Spec
 from taskrecipe.core.training.averages import MovingAverage, evaluation_weights
+from taskrecipe.core.training.control import Control
 from taskrecipe.core.training.evaluation import Evaluation
-from taskrecipe.core.training.events import (
-    Control,
-    End,
-    EpochStart,
-    Evaluated,
-    Evaluating,
-    Event,
-    Saved,
-    Start,
-    Updated,
-)
+from taskrecipe.core.training.events import End, EpochStart, Evaluated, Evaluating, Event, Saved, Start, Updated
 from taskrecipe.core.training.finite import FiniteGuard
 from taskrecipe.core.training.meters import Meters
 from taskrecipe.core.training.progress import Progress
@@ -107,10 +98,9 @@ class Loop:
         yield End(self.progress.step, *self._outcome())
 
     def _tell(self, event: Event) -> Iterator[Event]:
-        """Let listeners hear an event; what any process was asked meanwhile, all then know."""
+        """Let listeners hear an event; what any process was asked meanwhile, counts from then on in all."""
         yield event
-        if self.accelerator.num_processes > 1:
-            self.control.agree(self.accelerator.device)
+        self.control.agree(self.accelerator.device if self.accelerator.num_processes > 1 else None)
 
     def _lap(self, spent_on: str) -> None:
         """Book the time since the last call."""
@@ -260,8 +250,10 @@ class Loop:
 
     def _outcome(self) -> tuple[str, str]:
         """How the run ended; one that was told to end, by patience or a callback, has come to its end."""
+        if self.control.signum:
+            return "stopped", self.control.stopping or ""
         if self.progress.step >= self.total:
             return "finished", "all updates taken"
         if self._out_of_patience():
             return "finished", f"no better {self.best_metric[0]} in {self.spec.evaluate.patience} evaluations"
-        return "stopped" if self.control.signum else "finished", self.control.stopping or ""
+        return "finished", self.control.stopping or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -66,6 +67,11 @@ def children_of(pid: int) -> list[int]:
     return own + [grandchild for child in own for grandchild in children_of(child)]
 
 
+def training(family: list[int]) -> list[int]:
+    """Those of a launcher's descendants that train."""
+    return [pid for pid in family if b"taskrecipe.core" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def alive(pids: list[int]) -> list[int]:
     found = []
     for pid in pids:
@@ -98,8 +104,7 @@ def test_a_dead_process_ends_all_and_leaves_no_orphan(trials: int, tmp_path: Pat
     for trial in range(trials):
         process, _ = started_two(spec, f"trial-{trial}")
         family = children_of(process.pid)
-        workers = [pid for pid in family if b"taskrecipe.core" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        os.kill(workers[trial % len(workers)], signal.SIGKILL)
+        os.kill(training(family)[trial % 2], signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
         assert process.returncode not in (0, None), errors
         time.sleep(0.5)
@@ -130,10 +135,25 @@ def test_a_signal_to_the_launcher_saves(signum: int, code: int, zygote: Zygote, 
     assert bits(zygote, folder)
 
 
+@pytest.mark.parametrize("trials", [1, pytest.param(10, marks=pytest.mark.chaos)])
+def test_a_signal_to_one_process_stops_all_after_the_same_update(trials: int, tmp_path: Path) -> None:
+    """Processes that stopped at different updates would wait for one another."""
+    spec, chance = write_spec(tmp_path), random.Random(trials)
+    for trial in range(trials):
+        process, folder = started_two(spec, f"trial-{trial}")
+        time.sleep(chance.uniform(0, 0.5))
+        os.kill(training(children_of(process.pid))[trial % 2], signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 143, errors
+        assert results(folder)["status"] == "stopped"
+
+
 def test_a_dead_data_worker_ends_the_run_with_a_word_about_it(zygote: Zygote, tmp_path: Path) -> None:
     spec = write_spec(tmp_path)
-    process, folder = started(spec, "run", "--set", "data.workers=2")
+    # With no evaluation, whose workers would be started anew, the ones there are at the first update stay.
+    process, folder = started(spec, "run", "--set", "data.workers=2", "--set", "evaluate.every=100000")
     workers = children_of(process.pid)
+    assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 4, errors

@@ -5,7 +5,8 @@ import pytest
 from taskrecipe.core.callbacks import Clock
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.registry import installed
-from taskrecipe.core.training.events import Control, End, Evaluated, Start, Updated
+from taskrecipe.core.training.control import Control
+from taskrecipe.core.training.events import End, Evaluated, Start, Updated
 
 
 def table_of(name, **options):
@@ -25,6 +26,7 @@ def asked(listener, *events):
     control = Control()
     for event in events:
         listener.hear(event, control)
+        control.agree()
     return control.stopping
 
 

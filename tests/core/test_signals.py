@@ -11,12 +11,13 @@ import pytest
 SCRIPT = """
 import os, sys
 from taskrecipe.core.signals import Signals
-from taskrecipe.core.training.events import Control
+from taskrecipe.core.training.control import Control
 
 signum = int(sys.argv[1])
 with Signals() as signals:
     signals.control = Control()
     os.kill(os.getpid(), signum)
+    signals.control.agree()
     print(signals.control.stopping, signals.control.signum == signum, flush=True)
     os.kill(os.getpid(), signum)
     print("still here")

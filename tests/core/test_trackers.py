@@ -10,7 +10,8 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 from taskrecipe.core.errors import UsageError
 from taskrecipe.core.registry import installed
 from taskrecipe.core.trackers import QUEUE_LENGTH, Tracking, flattened
-from taskrecipe.core.training.events import Control, End, EpochStart, Evaluated, Start, Updated
+from taskrecipe.core.training.control import Control
+from taskrecipe.core.training.events import End, EpochStart, Evaluated, Start, Updated
 
 CONFIG = {"recipe": "glue", "train": {"learning_rate": 1e-3, "epochs": None}, "evaluate": {"splits": ["a", "b"]}}
 CALLS = ("init", "start", "store_init_configuration", "log", "finish")
