@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
-from taskrecipe.core.spec.table import TaskOptions
-from taskrecipe.core.vision.augment import Augment, Scene
-from taskrecipe.core.vision.processors import Fit
+from taskrecipe.core.recipe import Batch, Column, Loss, Row, Splits
+from taskrecipe.core.vision.augment import Scene
+from taskrecipe.core.vision.object_recipe import NO_CLASS, ObjectOptions, ObjectRecipe
 
 if TYPE_CHECKING:
     import torch
@@ -21,15 +20,13 @@ if TYPE_CHECKING:
 
     from taskrecipe.core.model import ModelSource
     from taskrecipe.core.vision.mask_criteria import Target
+    from taskrecipe.core.vision.masks import OutlineReader
 
 SAMPLE_SIZE = 64
 """Side of a sample picture in pixels."""
 
-NO_CLASS = -1
-"""Stands for the class of what is no object."""
 
-
-class InstanceSegmentationOptions(TaskOptions):
+class InstanceSegmentationOptions(ObjectOptions):
     """Options of `instance_segmentation`."""
 
     invalid_masks: Literal["error", "repair"] = Field(
@@ -37,18 +34,12 @@ class InstanceSegmentationOptions(TaskOptions):
         description="What becomes of outlines that are missing, cover no pixel or reach beyond their picture: stop and "
         "name the row; or leave out such objects, cut off what is outside, and say how many there were.",
     )
-    image_size: Annotated[int, Field(ge=32, le=4096)] = Field(
-        default=384, description="Side in pixels of the square that pictures are scaled to."
+    image_size: int = Field(
+        default=384, ge=32, le=4096, description="Side in pixels of the square that pictures are scaled to."
     )
-    fit: Fit = Field(
-        default="model",
-        description="How a picture gets square: scaled with its shape kept and padded, or stretched; 'model' does what "
-        "the model's image processor does.",
-    )
-    augment: Augment = Field(default=Augment(), description="How training pictures are varied.")
 
 
-class InstanceSegmentation(Recipe):
+class InstanceSegmentation(ObjectRecipe):
     """Instance segmentation with Mask2Former or MaskFormer.
 
     Data is COCO json with a folder of pictures, or a hub data set with a column `objects` of `category` and
@@ -61,6 +52,7 @@ class InstanceSegmentation(Recipe):
 
     Options = InstanceSegmentationOptions
     options: InstanceSegmentationOptions
+    shape = "segm"
     sample_settings: ClassVar = {
         "task.image_size": SAMPLE_SIZE,
         "task.fit": "stretch",
@@ -71,62 +63,32 @@ class InstanceSegmentation(Recipe):
         "schedule.warmup": 20,
     }
 
-    def metrics(self) -> dict[str, Direction]:
-        """COCO's average precision of masks: over all overlaps, at two of them, and by size."""
-        return dict.fromkeys(("map", "map_50", "map_75", "map_small", "map_medium", "map_large"), "max")
-
     def columns(self) -> dict[str, Column]:
         """A picture and what is in it."""
-        size = "pixels of the picture that outlines are drawn on, to tell whether they must turn with it"
-        return {
-            "image": Column("a picture"),
-            "objects": Column("category and segmentation of each object; area and iscrowd if known"),
-            "width": Column(size, required=False),
-            "height": Column(size, required=False),
-        }
+        objects = Column("category and segmentation of each object; area and iscrowd if known")
+        return {**super().columns(), "objects": objects}
 
     # Data -------------------------------------------------------------------------------------------
 
     def sample(self, folder: Path) -> Splits:
         """Coloured shapes on textured ground, and a small Mask2Former that finds them."""
-        from taskrecipe.core.vision.shapes import draw_many, object_rows
+        from taskrecipe.core.vision.shapes import sample_splits
 
         _write_tiny_segmenter(folder)
-        return {
-            split: object_rows(draw_many(count, SAMPLE_SIZE, seed=(self.spec.seed, number)))
-            for number, (split, count) in enumerate({"train": 320, "validation": 80}.items())
-        }
-
-    def check(self, splits: Splits) -> None:
-        """Find the classes; pictures and outlines are checked as they are read, once."""
-        from taskrecipe.core.vision.objects import category_names
-
-        self.labels = category_names(splits)
+        return sample_splits({"train": 320, "validation": 80}, SAMPLE_SIZE, self.spec.seed)
 
     def load_processor(self, source: ModelSource) -> Any:
-        """The model's image processor, set to squares; a model that knows all classes keeps its numbering of them."""
+        """The model's image processor, once it is known that its loss accumulates exactly."""
         from taskrecipe.core.vision.mask_criteria import require_exact_loss
-        from taskrecipe.core.vision.objects import numbering
-        from taskrecipe.core.vision.processors import square_processor
 
-        config = source.config()
-        require_exact_loss(config)
-        self.labels = numbering(self.labels, config)
-        return square_processor(source, self.options.image_size, self.options.fit)
+        require_exact_loss(source.config())
+        return super().load_processor(source)
 
-    def preprocess(self, rows: Dataset, split: str) -> Dataset:
-        """Check pictures and outlines, and turn outlines into masks of the upright picture."""
-        from datasets import Dataset, concatenate_datasets
+    def reader(self) -> OutlineReader:
+        """Objects are read by their outlines."""
+        from taskrecipe.core.vision.masks import OutlineReader
 
-        from taskrecipe.core.data.images import undecoded
-        from taskrecipe.core.vision.masks import OutlineReader, outlined_features
-        from taskrecipe.core.vision.processors import require_thickness
-
-        reader = OutlineReader(self.labels, invalid=self.options.invalid_masks)
-        objects = Dataset.from_dict(reader.read(rows, split), features=outlined_features())
-        if self.processor.do_pad:
-            require_thickness(zip(objects["width"], objects["height"], strict=True), self.options.image_size, split)
-        return concatenate_datasets([undecoded(rows.select_columns(["image"])), objects], axis=1)
+        return OutlineReader(self.labels, invalid=self.options.invalid_masks)
 
     def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
         """Decode a picture, vary it in training, and scale it and its masks; small ones may vanish."""
@@ -148,10 +110,6 @@ class InstanceSegmentation(Recipe):
             "points": random.integers(2**63 - 1),
             **({} if training else sizes),
         }
-
-    def padding(self) -> dict[str, int]:
-        """What tells a mask from the padding after the last one: that it has a class."""
-        return {"classes": NO_CLASS}
 
     # Model ------------------------------------------------------------------------------------------
 
@@ -197,15 +155,9 @@ class InstanceSegmentation(Recipe):
         ]
         return {key: [picture[key] for picture in found] for key in found[0]}
 
-    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
-        """COCO's average precision, and that of each class."""
-        from taskrecipe.core.vision.average_precision import AveragePrecision
-
-        found = [dict(zip(predictions, values, strict=True)) for values in zip(*predictions.values(), strict=True)]
-        truth = rows.select_columns(["masks", "labels", "areas", "crowds"]).rename_column("masks", "shapes")
-        metric = AveragePrecision(self.labels, "segm")
-        numbers: dict[str, float] = metric.compute(predictions=found, references=list(truth))
-        return numbers
+    def truth(self, rows: Dataset) -> list[dict[str, Any]]:
+        """The masks of each row, as COCO has them."""
+        return list(rows.select_columns(["masks", "labels", "areas", "crowds"]).rename_column("masks", "shapes"))
 
 
 def _scene(row: Row) -> Scene:

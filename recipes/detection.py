@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
-from taskrecipe.core.spec.table import TaskOptions
-from taskrecipe.core.vision.augment import Augment, Scene
+from taskrecipe.core.recipe import Batch, Column, Loss, Row, Splits
+from taskrecipe.core.vision.augment import Scene
 from taskrecipe.core.vision.boxes import Format, as_boxes
-from taskrecipe.core.vision.processors import Fit
+from taskrecipe.core.vision.object_recipe import NO_CLASS, ObjectOptions, ObjectRecipe
 
 if TYPE_CHECKING:
     import torch
@@ -23,15 +21,13 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from taskrecipe.core.model import ModelSource
+    from taskrecipe.core.vision.objects import ObjectReader
 
 SAMPLE_SIZE = 64
 """Side of a sample picture in pixels."""
 
-NO_CLASS = -1
-"""Stands for the class of what is no box."""
 
-
-class DetectionOptions(TaskOptions):
+class DetectionOptions(ObjectOptions):
     """Options of `detection`."""
 
     boxes: Format = Field(
@@ -45,23 +41,14 @@ class DetectionOptions(TaskOptions):
         description="What becomes of boxes without an area or beyond their picture: stop and name the row; or cut off "
         "what is outside, leave out what has no area, and say how many there were.",
     )
-    image_size: Annotated[int, Field(ge=32, le=4096)] = Field(
-        default=640, description="Side in pixels of the square that pictures are scaled to."
-    )
-    fit: Fit = Field(
-        default="model",
-        description="How a picture gets square: scaled with its shape kept and padded, or stretched; 'model' does what "
-        "the model's image processor does.",
-    )
-    augment: Augment = Field(default=Augment(), description="How training pictures are varied.")
     freeze_batch_norm: bool = Field(
-        default=False,
-        description="Keep the statistics of batch norm layers as they are; else models that have such (RT-DETR) "
-        "normalise over each micro-batch, and accumulation changes their results.",
+        default=True,
+        description="Keep the statistics that batch norm layers come with. Where not, models that have such (RT-DETR) "
+        "normalise over each micro-batch, which training them from scratch may want, and accumulation changes results.",
     )
 
 
-class Detection(Recipe):
+class Detection(ObjectRecipe):
     """Object detection with DETR, Conditional, Deformable and DAB-DETR, RT-DETR, LW-DETR, RF-DETR or YOLOS.
 
     Data is COCO json or Pascal VOC with a folder of pictures, or a hub data set with a column `objects` of `bbox` and
@@ -72,6 +59,7 @@ class Detection(Recipe):
 
     Options = DetectionOptions
     options: DetectionOptions
+    shape = "bbox"
     sample_settings: ClassVar = {
         "task.image_size": SAMPLE_SIZE,
         "task.fit": "stretch",
@@ -84,62 +72,31 @@ class Detection(Recipe):
         "checkpoint.every": 200,
     }
 
-    def metrics(self) -> dict[str, Direction]:
-        """COCO's average precision: over all overlaps, at two of them, and by size."""
-        return dict.fromkeys(("map", "map_50", "map_75", "map_small", "map_medium", "map_large"), "max")
-
     def columns(self) -> dict[str, Column]:
         """A picture and what is in it."""
-        size = "pixels of the picture that boxes are drawn on, to tell whether they must turn with it"
-        return {
-            "image": Column("a picture"),
-            "objects": Column("bbox and category of each object; area and iscrowd if known"),
-            "width": Column(size, required=False),
-            "height": Column(size, required=False),
-        }
+        return {**super().columns(), "objects": Column("bbox and category of each object; area and iscrowd if known")}
 
     # Data -------------------------------------------------------------------------------------------
 
     def sample(self, folder: Path) -> Splits:
         """Coloured shapes on textured ground, and a small Deformable DETR that finds them."""
-        from taskrecipe.core.vision.shapes import draw_many, object_rows
+        from taskrecipe.core.vision.shapes import sample_splits
 
         _write_tiny_detector(folder)
-        return {
-            split: object_rows(draw_many(count, SAMPLE_SIZE, seed=(self.spec.seed, number)))
-            for number, (split, count) in enumerate({"train": 640, "validation": 160}.items())
-        }
-
-    def check(self, splits: Splits) -> None:
-        """Find the classes; pictures and boxes are checked as they are read, once."""
-        from taskrecipe.core.vision.objects import category_names
-
-        self.labels = category_names(splits)
+        return sample_splits({"train": 640, "validation": 160}, SAMPLE_SIZE, self.spec.seed)
 
     def load_processor(self, source: ModelSource) -> Any:
-        """The model's image processor, set to squares; a model that knows all classes keeps its numbering of them."""
+        """The model's image processor, once it is known that its loss accumulates exactly."""
         from taskrecipe.core.vision.criteria import require_exact_loss
-        from taskrecipe.core.vision.objects import numbering
-        from taskrecipe.core.vision.processors import square_processor
 
-        config = source.config()
-        require_exact_loss(config)
-        self.labels = numbering(self.labels, config)
-        return square_processor(source, self.options.image_size, self.options.fit)
+        require_exact_loss(source.config())
+        return super().load_processor(source)
 
-    def preprocess(self, rows: Dataset, split: str) -> Dataset:
-        """Check pictures and boxes, and put boxes into one form: corners in pixels of the upright picture."""
-        from datasets import Dataset, concatenate_datasets
+    def reader(self) -> ObjectReader:
+        """Objects are read by their boxes."""
+        from taskrecipe.core.vision.objects import ObjectReader
 
-        from taskrecipe.core.data.images import undecoded
-        from taskrecipe.core.vision.objects import ObjectReader, object_features
-        from taskrecipe.core.vision.processors import require_thickness
-
-        reader = ObjectReader(self.labels, self.options.boxes, self.options.invalid_boxes)
-        objects = Dataset.from_dict(reader.read(rows, split), features=object_features())
-        if self.processor.do_pad:
-            require_thickness(zip(objects["width"], objects["height"], strict=True), self.options.image_size, split)
-        return concatenate_datasets([undecoded(rows.select_columns(["image"])), objects], axis=1)
+        return ObjectReader(self.labels, self.options.boxes, self.options.invalid_boxes)
 
     def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
         """Decode a picture, vary it in training, and scale it; boxes as shares of what is seen."""
@@ -158,10 +115,6 @@ class Detection(Recipe):
             **({} if training else {"size": np.array([row["height"], row["width"]])}),
         }
 
-    def padding(self) -> dict[str, int]:
-        """What tells a box from the padding after the last one: that it has a class."""
-        return {"classes": NO_CLASS}
-
     # Model ------------------------------------------------------------------------------------------
 
     def load_model(self, source: ModelSource) -> torch.nn.Module:
@@ -174,7 +127,7 @@ class Detection(Recipe):
         use_exact_loss(model)
         self.config = model.config
         self.masked = "pixel_mask" in inspect.signature(model.forward).parameters
-        self._tell_of_batch_norm(model)
+        self._settle_batch_norms(model)
         return model  # type: ignore[no-any-return]
 
     def weights(self, batch: Batch) -> dict[str, float]:
@@ -185,9 +138,6 @@ class Detection(Recipe):
 
     def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
         """The model's own losses of class, box and overlap, each under its own name."""
-        if self.options.freeze_batch_norm:
-            for layer in _batch_norms(model):
-                layer.eval()
         there = batch["classes"] != NO_CLASS
         targets = [
             {"class_labels": classes[known], "boxes": boxes[known]}
@@ -214,34 +164,25 @@ class Detection(Recipe):
             "scores": [image["scores"] for image in kept],
         }
 
-    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
-        """COCO's average precision, and that of each class."""
-        from taskrecipe.core.vision.average_precision import AveragePrecision
+    def truth(self, rows: Dataset) -> list[dict[str, Any]]:
+        """The boxes of each row, as COCO has them."""
         from taskrecipe.core.vision.boxes import to_sizes
 
-        found = [dict(zip(predictions, values, strict=True)) for values in zip(*predictions.values(), strict=True)]
-        truth = rows.select_columns(["boxes", "labels", "areas", "crowds"])
-        there = [
-            {**{key: row[key] for key in ("labels", "areas", "crowds")}, "shapes": to_sizes(as_boxes(row["boxes"]))}
-            for row in truth
-        ]
-        numbers: dict[str, float] = AveragePrecision(self.labels).compute(predictions=found, references=there)
-        return numbers
+        columns = rows.select_columns(["boxes", "labels", "areas", "crowds"])
+        return [{"shapes": to_sizes(as_boxes(row.pop("boxes"))), **row} for row in columns]
 
-    def _tell_of_batch_norm(self, model: torch.nn.Module) -> None:
+    def _settle_batch_norms(self, model: torch.nn.Module) -> None:
+        from taskrecipe.core.vision.norms import batch_norms, keep_statistics
+
         parts = self.spec.train.accumulate * self.spec.launch.processes
-        if parts > 1 and not self.options.freeze_batch_norm and any(_batch_norms(model)):
+        if self.options.freeze_batch_norm:
+            keep_statistics(model)
+        elif parts > 1 and any(batch_norms(model)):
             warnings.warn(
                 f"{self.config.model_type} has batch norm layers, which see each of the {parts} parts of an update by "
                 "itself: results depend on how it is cut; [task].freeze_batch_norm = true prevents that",
                 stacklevel=2,
             )
-
-
-def _batch_norms(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    return (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
 
 
 def _scene(image: Image, row: Row) -> Scene:

@@ -78,7 +78,7 @@ class MaskedImage(Recipe):
         from transformers import ViTConfig
         from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-        from taskrecipe.core.vision.shapes import draw_many, object_rows
+        from taskrecipe.core.vision.shapes import sample_splits
 
         ViTConfig(
             image_size=SAMPLE_SIZE,
@@ -89,10 +89,8 @@ class MaskedImage(Recipe):
             intermediate_size=192,
         ).save_pretrained(folder)
         ViTImageProcessorPil().save_pretrained(folder)
-        return {
-            split: object_rows(draw_many(count, SAMPLE_SIZE, seed=(self.spec.seed, number))).select_columns(["image"])
-            for number, (split, count) in enumerate({"train": 640, "validation": 160}.items())
-        }
+        splits = sample_splits({"train": 640, "validation": 160}, SAMPLE_SIZE, self.spec.seed)
+        return {split: rows.select_columns(["image"]) for split, rows in splits.items()}
 
     def load_processor(self, source: ModelSource) -> Any:
         """The model's image processor, set to the model's image size."""

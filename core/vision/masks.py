@@ -14,7 +14,7 @@ from taskrecipe.core.data.images import Orientation
 from taskrecipe.core.errors import DataError
 from taskrecipe.core.recipe import Row
 from taskrecipe.core.vision.boxes import ROUNDING, Boxes, Size
-from taskrecipe.core.vision.objects import ObjectReader, Objects, as_lists, given_areas, object_features
+from taskrecipe.core.vision.objects import ObjectReader, Objects, as_lists, given_areas
 
 Masks = NDArray[np.bool_]
 """(n, height, width)"""
@@ -33,18 +33,17 @@ class OutlinedObjects(Objects):
     masks: list[Runs]
 
 
-def outlined_features() -> Any:
-    """The columns of `OutlinedObjects` as a data set has them."""
-    from datasets import Features, List, Value
-
-    runs = {"size": List(Value("int64"), length=2), "counts": Value("string")}
-    return Features({**object_features(), "masks": List(runs)})
-
-
 class OutlineReader(ObjectReader):
     """Reads objects by their outlines; boxes are those around them, whatever boxes there are."""
 
     option: ClassVar[str] = "invalid_masks"
+
+    def features(self) -> Any:
+        """The columns that `read` gives, as a data set has them."""
+        from datasets import Features, List, Value
+
+        runs = {"size": List(Value("int64"), length=2), "counts": Value("string")}
+        return Features({**super().features(), "masks": List(runs)})
 
     def objects(self, row: Row, orientation: Orientation, declared: list[str] | None) -> OutlinedObjects:
         """What is in one picture, which stands upright after `orientation`."""

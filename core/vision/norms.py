@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
 
 def keep_statistics(model: torch.nn.Module) -> None:
     """Let batch norms use the statistics they have, in training too."""
+    for module in batch_norms(model):
+        module.eval()
+        module.train = partial(_stays, module)  # type: ignore[method-assign]
+
+
+def batch_norms(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The batch norms of a model."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    for module in model.modules():
-        if isinstance(module, _BatchNorm):
-            module.eval()
-            module.train = partial(_stays, module)  # type: ignore[assignment]
+    return (module for module in model.modules() if isinstance(module, _BatchNorm))
 
 
 def _stays(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:  # noqa: ARG001 - as `train` is called

@@ -37,20 +37,6 @@ class Objects:
     crowds: NDArray[np.bool_]
 
 
-def object_features() -> Any:
-    """The columns of `Objects` as a data set has them."""
-    from datasets import Features, List, Value
-
-    values = {
-        "boxes": List(Value("float64")),
-        "labels": Value("int64"),
-        "areas": Value("float64"),
-        "crowds": Value("bool"),
-    }
-    size = {"width": Value("int64"), "height": Value("int64")}
-    return Features({**size, **{name: List(value) for name, value in values.items()}})
-
-
 def category_names(splits: Splits) -> list[str]:
     """The names of the classes: those the data declares, or else those found in the training rows, sorted."""
     names = declared_names(splits["train"])
@@ -94,6 +80,19 @@ class ObjectReader:
 
     option: ClassVar[str] = "invalid_boxes"
     """The option of `[task]` that orders repairs."""
+
+    def features(self) -> Any:
+        """The columns that `read` gives, as a data set has them."""
+        from datasets import Features, List, Value
+
+        values = {
+            "boxes": List(Value("float64")),
+            "labels": Value("int64"),
+            "areas": Value("float64"),
+            "crowds": Value("bool"),
+        }
+        size = {"width": Value("int64"), "height": Value("int64")}
+        return Features({**size, **{name: List(value) for name, value in values.items()}})
 
     def read(self, rows: Dataset, split: str) -> dict[str, list[Any]]:
         """What `objects` finds, as columns for all rows; says how much was repaired."""

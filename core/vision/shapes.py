@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +93,14 @@ def object_rows(pictures: Sequence[Picture]) -> Dataset:
         {"image": Image(), **numbers, "objects": {name: List(value) for name, value in objects.items()}}
     )
     return Dataset.from_list([_row(number, picture) for number, picture in enumerate(pictures)], features=features)
+
+
+def sample_splits(sizes: Mapping[str, int], side: int, seed: int) -> dict[str, Dataset]:
+    """Splits of so many rows, each with pictures of its own."""
+    return {
+        split: object_rows(draw_many(count, side, seed=(seed, number)))
+        for number, (split, count) in enumerate(sizes.items())
+    }
 
 
 def _row(number: int, picture: Picture) -> dict[str, Any]:
