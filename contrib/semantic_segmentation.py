@@ -56,7 +56,7 @@ class SemanticSegmentation(Recipe):
     sample_settings: ClassVar = {
         "task.labels": ["ground", "circle", "square", "triangle"],
         "task.reduce_labels": False,
-        "train.epochs": 8,
+        "train.epochs": 16,
         "train.batch_size": 16,
         "train.accumulate": 1,
         "train.learning_rate": 3e-3,
