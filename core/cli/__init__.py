@@ -21,13 +21,27 @@ def main() -> None:
             app(prog_name="recipe")
     except RecipeError as error:
         sys.stdout.flush()
-        print(_message(error), file=sys.stderr)
+        if not _reported(_message(error), error.exit_code):
+            print(_message(error), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # who reads our output has seen enough; nothing may be flushed to it at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception:
+        import traceback
+
+        if not _reported(traceback.format_exc(), 1):
+            raise
+        sys.exit(1)
+
+
+def _reported(message: str, code: int) -> bool:
+    """Leave it to the launcher, where there is one, to tell what ended one of several processes."""
+    from taskrecipe.core.launch import report
+
+    return report(message, code)
 
 
 def _is_plain_validate(arguments: list[str]) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from taskrecipe.core.errors import UsageError
-from taskrecipe.core.launch import follow_parent, launch, launched
+from taskrecipe.core.launch import join, launch, launched
 from taskrecipe.core.spec.resolve import Resolved, resolve
 from taskrecipe.core.startup import uncollected
 
@@ -119,7 +119,7 @@ def _launch_if_many(resolved: Resolved, arguments: list[str]) -> bool:
     if resolved.spec.track is not None:
         resolved.spec.track.require()
     if launched():
-        follow_parent()
+        join()
         return False
     if processes == 1:
         return False

@@ -61,11 +61,14 @@ class Update:
         """The share of `batch` in the items of each term."""
         return {name: weight / self.totals[name] if weight else 0.0 for name, weight in batch.weights.items()}
 
-    @property
     def loss(self) -> torch.Tensor:
-        """The loss of the update, as far as this process has a part in it."""
+        """The loss of the whole update; all processes ask for it together."""
         none = torch.zeros((), device=self.accelerator.device)
-        return reduce(torch.add, self.terms.values()) if self.terms else none
+        own: torch.Tensor = reduce(torch.add, self.terms.values()) if self.terms else none
+        if self.accelerator.num_processes == 1:
+            return own
+        whole: torch.Tensor = self.accelerator.reduce(own.float(), "sum")  # some may have no term, so no dtype of one
+        return whole
 
     def require_items(self) -> None:
         """Refuse an update in which there is nothing to predict: its loss would be 0 / 0."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import Zygote
-from runs import bits, log, results, resume, train, write_spec
+from runs import bits, log, results, resume, train, write_regression, write_spec
 
 RECIPE = Path(sys.executable).with_name("recipe")
 
@@ -106,7 +106,9 @@ def test_a_dead_process_ends_all_and_leaves_no_orphan(trials: int, tmp_path: Pat
         family = children_of(process.pid)
         os.kill(training(family)[trial % 2], signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode not in (0, None), errors
+        assert process.returncode == 4, errors
+        assert "was ended by SIGKILL" in errors.splitlines()[-1]
+        assert errors.count("error") == 1, errors
         time.sleep(0.5)
         assert alive(family) == []
 
@@ -128,11 +130,32 @@ def test_a_signal_to_the_launcher_saves(signum: int, code: int, zygote: Zygote, 
     process.send_signal(signum)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
+    assert errors.count("error") == 1, errors
     assert results(folder)["status"] == "stopped"
     step = results(folder)["updates"]
     assert (folder / "checkpoints" / f"step-{step}").is_dir()
     assert json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["event"] == "end"
     assert bits(zygote, folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ("data.files.validation='none.csv'", 3, "there is no file"),
+        ("data.columns.label='labels'", 3, "labels"),
+        ("train.learning_rate=1e9", 4, "the update was not taken"),
+    ],
+)
+def test_what_goes_wrong_is_told_once(change: str, code: int, words: str, tmp_path: Path) -> None:
+    """Whichever process it happens in: what the others meet because of it is not worth telling."""
+    spec = write_regression(tmp_path, "1.5")
+    options = ["--set", change, "--set", "train.clip_norm=0", "--set", "optimizer.name='sgd'"]
+    process = start(["run", str(spec), "--out", str(tmp_path / "run"), "--processes", "2", *options], tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert words in errors.splitlines()[-1]
+    assert errors.count("error") == 1, errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("trials", [1, pytest.param(10, marks=pytest.mark.chaos)])
