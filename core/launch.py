@@ -98,7 +98,7 @@ def _tell_first(reports: Path) -> int:
 def _name_killed(codes: dict[int, int], processes: int) -> None:
     """Raise if a process was killed, which had no time to say so; the others' words are only about its absence."""
     for rank, code in codes.items():
-        if code < 0:
+        if code < 0 and code != -signal.SIGTERM:  # by which the launcher ends the rest
             raise RunStopped(
                 f"process {rank + 1} of {processes} was ended by {signal.Signals(-code).name}, and the others with it: "
                 "if that was for want of memory, more [train].accumulate needs less. What was saved stays; "
