@@ -42,8 +42,9 @@ types: setup  ## Check types
 	@for part in core recipes contrib; do ln -sfn "$(CURDIR)/$$part" $(TYPED)/$$part; done
 	MYPYPATH=.build $(BIN)/mypy -p taskrecipe
 
-chaos: setup  ## Run the long fault-injection tests
+chaos: setup  ## Run the long fault-injection tests, and property tests on new examples
 	$(PYTEST) -m chaos
+	HYPOTHESIS_PROFILE=searching $(PYTEST) -m "hypothesis and not chaos"
 
 bench: setup  ## Print the benchmarks
 	$(PYTEST) -m bench -s

@@ -63,12 +63,15 @@ class Adversarial(Wrapping):
     # The tiny model's embeddings are short, and a move must be short beside them.
     sample_settings: ClassVar = {**Wrapping.sample_settings, "task.epsilon": 0.02}
 
+    def objections(self) -> dict[str, str]:
+        """Nor can a compiled model be entered in between."""
+        why = "adversarial changes embeddings in between, which [train].compile leaves no room for"
+        return {**super().objections(), **({"train.compile": why} if self.spec.train.compile else {})}
+
     def load_model(self, source: ModelSource) -> torch.nn.Module:
         """The inner recipe's model, which must read tokens."""
         from torch.nn import Embedding
 
-        if self.spec.train.compile:
-            raise UsageError("adversarial changes embeddings in between, which [train].compile leaves no room for")
         model = self.inner.load_model(source)
         embeddings = getattr(model, "get_input_embeddings", lambda: None)()
         if not isinstance(embeddings, Embedding):

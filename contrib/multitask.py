@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from taskrecipe.contrib.wrapping import Wrapping, chosen, suited, wrappable
+from taskrecipe.contrib.wrapping import Wrapping, chosen, objections_of, suited, wrappable
 from taskrecipe.core.errors import DataError, UsageError
 from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits, evaluated_splits, reported_name
 from taskrecipe.core.registry import installed
@@ -116,6 +116,23 @@ class Multitask(Recipe):
 
     # Known before anything is loaded ---------------------------------------------------------------
 
+    def objections(self) -> dict[str, str]:
+        """What a task can't do, a mean over what is not reported or goes different ways, and measuring all at once."""
+        found: dict[str, str] = {}
+        for name, choice in self.options.tasks.items():
+            found |= objections_of(self.tasks[name], f"task.tasks.{name}")
+            known = self._metrics_of(name)
+            if choice.metric not in (None, *known):
+                why = f"[task.tasks.{name}].metric is {choice.metric!r}; the task reports {', '.join(known)}"
+                found[f"task.tasks.{name}.metric"] = why
+        if not found and len({self._direction(name) for name in self.names}) > 1:
+            told = ", ".join(f"{self._deciding(name)} of {name} ({self._direction(name)})" for name in self.names)
+            why = f"no mean can be taken over {told}; name a 'metric' of each task that goes the same way"
+            found["task.tasks"] = why
+        if "train" in (self.spec.evaluate.splits or []):
+            found["evaluate.splits"] = "multitask measures one task at a time; leave 'train' out of [evaluate].splits"
+        return found
+
     def parts(self) -> dict[str, Recipe]:
         """The tasks, each with rows of its own."""
         return self.tasks
@@ -134,9 +151,9 @@ class Multitask(Recipe):
             reported_name(split, metric): direction
             for split, task, _ in self._measured()
             if split in evaluated_splits(self)
-            for metric, direction in {**self.tasks[task].metrics(), "loss": "min"}.items()
+            for metric, direction in self._metrics_of(task).items()
         }
-        return {_MEAN: self._direction(), **own}
+        return {_MEAN: self._direction(self.names[0]), **own}
 
     def summarize(self, metrics: dict[str, float]) -> dict[str, float]:
         """The mean over tasks; one that is measured on several splits enters by the mean of them."""
@@ -173,8 +190,6 @@ class Multitask(Recipe):
 
     def check(self, splits: Splits) -> None:
         """Check every task's rows as its recipe does."""
-        if "train" in evaluated_splits(self):
-            raise UsageError("multitask measures one task at a time; leave 'train' out of [evaluate].splits")
         for name, recipe in self.tasks.items():
             own = {"train": self._own(splits["train"], name)}
             own |= {
@@ -289,22 +304,14 @@ class Multitask(Recipe):
 
     def _deciding(self, name: str) -> str:
         """The metric of a task that enters the mean."""
-        metrics = {**self.tasks[name].metrics(), "loss": "min"}
-        chosen = self.options.tasks[name].metric or next(iter(metrics))
-        if chosen not in metrics:
-            raise UsageError(f"[task.tasks.{name}].metric is {chosen!r}; the task reports {', '.join(metrics)}")
-        return chosen
+        return self.options.tasks[name].metric or next(iter(self._metrics_of(name)))
 
-    def _direction(self) -> Direction:
-        """Which way the mean is better; tasks that go different ways have none."""
-        chosen = {name: self._deciding(name) for name in self.names}
-        ways: dict[str, Direction] = {
-            name: {**self.tasks[name].metrics(), "loss": "min"}[metric] for name, metric in chosen.items()
-        }
-        if len(set(ways.values())) > 1:
-            told = ", ".join(f"{chosen[name]} of {name} ({way})" for name, way in ways.items())
-            raise UsageError(f"no mean can be taken over {told}; name a 'metric' of each task that goes the same way")
-        return ways[self.names[0]]
+    def _direction(self, name: str) -> Direction:
+        """Which way the metric of a task that enters the mean is better."""
+        return self._metrics_of(name)[self._deciding(name)]
+
+    def _metrics_of(self, name: str) -> dict[str, Direction]:
+        return {**self.tasks[name].metrics(), "loss": "min"}
 
     def _weight(self, name: str, inputs: Batch) -> float:
         weights = self.tasks[name].weights(inputs)

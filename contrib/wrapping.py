@@ -50,6 +50,12 @@ def suited(choice: RecipeChoice, spec: Spec) -> RecipeChoice:
     return choice.model_copy(update={"task": choice.task.model_copy(update=options)})
 
 
+def objections_of(inner: Recipe, at: str) -> dict[str, str]:
+    """The objections of a recipe that the spec names at `at`, where its options are too."""
+    objections = inner.objections().items()
+    return {f"{at}.{key}" if key.split(".")[0] == "task" else key: reason for key, reason in objections}
+
+
 class WrappingOptions(TaskOptions):
     """Options of every recipe around another one."""
 
@@ -115,6 +121,10 @@ class Wrapping(Recipe):
     def summarize(self, metrics: dict[str, float]) -> dict[str, float]:
         """The inner recipe's summary."""
         return self.inner.summarize(metrics)
+
+    def objections(self) -> dict[str, str]:
+        """What the inner recipe can't do."""
+        return objections_of(self.inner, "task.inner")
 
     def models(self) -> list[ModelSource]:
         """The inner recipe's further models."""

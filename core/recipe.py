@@ -98,6 +98,10 @@ class Recipe:
             for metric, direction in own.items()
         }
 
+    def objections(self) -> dict[str, str]:
+        """What in the spec this recipe can't do, by dotted key: {"train.compile": "tells why"}; the spec is refused."""
+        return {}
+
     def parts(self) -> dict[str, Recipe]:
         """Recipes that are trained together in this one, each on rows of its own, which its own spec names."""
         return {}

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 from commands import Zygote
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may wait for a hub it did not make itself
+
+# The same examples every time, so that a change is what breaks a test; `make chaos` looks for new ones.
+settings.register_profile("steady", derandomize=True)
+settings.register_profile("searching")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Findings])
 _SPEC_RULES: list[tuple[tuple[KeyPath, ...], Callable[[Spec], Findings]]] = []
 _RECIPE_RULES: list[tuple[tuple[KeyPath, ...], Callable[[Recipe], Findings]]] = []
 
-LARGEST_INTEGER = 2**63 - 1
+SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**63 - 1
 
 _DECEPTIVE = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]"
 """Control characters but for tab and line end, and those that turn the direction of writing."""
@@ -44,6 +44,10 @@ def broken_rules(spec: Spec, make_recipe: Callable[[Spec], Recipe], broken: Coll
             yield from rule(spec)
     if intact((("recipe",), ("task",))):
         recipe = make_recipe(spec)
+        objections = list(_guarded(_objections, recipe))
+        yield from (objection for objection in objections if intact((objection.path,)))
+        if objections:
+            return  # there is no telling what it would say about the rest
         for keys, recipe_rule in _RECIPE_RULES:
             if intact(keys):
                 yield from _guarded(recipe_rule, recipe)
@@ -60,7 +64,7 @@ def odd_values(values: Any, path: KeyPath = ()) -> Findings:
             yield from _odd_text(value, here, at_key=False)
         elif isinstance(value, (dict, list)):
             yield from odd_values(value, here)
-        elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        elif isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
             yield Finding(here, "out-of-range", f"{named(here)} must be an integer of 64 bits")
 
 
@@ -87,6 +91,11 @@ def _guarded(rule: Callable[[Recipe], Findings], recipe: Recipe) -> Findings:
         kind = type(recipe)
         problem = f"{type(cause).__name__}: {cause}"
         raise PluginError(f"recipe {kind.__module__}:{kind.__qualname__} failed on this spec: {problem}") from cause
+
+
+def _objections(recipe: Recipe) -> Findings:
+    for key, reason in recipe.objections().items():
+        yield Finding(tuple(key.split(".")), "conflict", reason)
 
 
 def _reads(*keys: str) -> Callable[[_Rule], _Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from taskrecipe.contrib.multitask import Multitask, shared_out
 from taskrecipe.core.data.load import load
-from taskrecipe.core.errors import DataError, UsageError
+from taskrecipe.core.errors import DataError, SpecError
 from taskrecipe.core.recipe import reported_metrics
+from taskrecipe.core.spec.resolve import resolve
 from taskrecipe.core.spec.spec import Spec
 from taskrecipe.core.testing import conformance
+
+ROOT = Path(__file__).parents[2]
 
 MRPC = {"recipe": "glue", "task": {"name": "mrpc"}}
 COLA = {"recipe": "glue", "task": {"name": "cola"}}
@@ -109,10 +113,21 @@ def test_the_mean_is_over_one_metric_of_each_task():
 
 
 def test_metrics_that_go_different_ways_have_no_mean():
-    with pytest.raises(UsageError, match=r"no mean can be taken over accuracy of a \(max\), loss of b \(min\)"):
-        reported_metrics(Multitask(spec_of({"a": MRPC, "b": {**COLA, "metric": "loss"}})))
-    with pytest.raises(UsageError, match=r"\[task.tasks.b\].metric is 'f2'; the task reports matthews"):
-        reported_metrics(Multitask(spec_of({"a": MRPC, "b": {**COLA, "metric": "f2"}})))
+    objections = Multitask(spec_of({"a": MRPC, "b": {**COLA, "metric": "loss"}})).objections()
+    assert list(objections) == ["task.tasks"]
+    assert "no mean can be taken over accuracy of a (max), loss of b (min)" in objections["task.tasks"]
+
+
+def test_a_metric_that_a_task_does_not_report_is_refused_at_its_line(tmp_path):
+    lines = (ROOT / "specs" / "contrib" / "multitask.toml").read_text().splitlines()
+    number = next(number for number, line in enumerate(lines) if line.startswith('metric = "f1"'))
+    lines[number] = 'metric = "f2"'
+    (tmp_path / "spec.toml").write_text("\n".join(lines))
+    with pytest.raises(SpecError) as refused:
+        resolve(tmp_path / "spec.toml", ["evaluate.splits=['train']"])
+    told = str(refused.value)
+    assert f"spec.toml:{number + 1}:10: error[conflict]: [task.tasks.mrpc].metric is 'f2'; the task reports" in told
+    assert "leave 'train' out of [evaluate].splits" in told
 
 
 def test_there_is_one_encoder_and_a_head_each(unlike, tmp_path):
