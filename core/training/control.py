@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
 
 class Control:
     """What listeners and signals ask of the loop, at any moment and in any process.
@@ -47,24 +42,15 @@ class Control:
         """Save a checkpoint now."""
         self._save = True
 
-    def agree(self, device: torch.device | None = None) -> None:
-        """Let what was asked so far count, where there are other processes (on `device`) in all of them."""
+    def agree(self) -> None:
+        """Let what was asked so far in any process count in all of them."""
+        from taskrecipe.core.training.peers import highest  # which needs torch, and a spec is checked without
+
         asked = [int(self._reason is not None), self._signum, int(self._evaluate), int(self._save)]
         self._evaluate = self._save = False
-        stop, signum, evaluate, save = asked if device is None else _highest(asked, device)
+        stop, signum, evaluate, save = highest(asked)
         if stop or signum:
             self.stopping = self.stopping or self._reason or "another process was told to stop"
         self.signum = self.signum or signum or None
         self.wants_evaluation |= bool(evaluate)
         self.wants_save |= bool(save)
-
-
-def _highest(numbers: list[int], device: torch.device) -> list[int]:
-    """Each number's highest over all processes."""
-    import torch
-    from torch.distributed import ReduceOp, all_reduce
-
-    values = torch.tensor(numbers, device=device)
-    all_reduce(values, ReduceOp.MAX)
-    highest: list[int] = values.tolist()
-    return highest

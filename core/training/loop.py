@@ -100,7 +100,7 @@ class Loop:
     def _tell(self, event: Event) -> Iterator[Event]:
         """Let listeners hear an event; what any process was asked meanwhile, counts from then on in all."""
         yield event
-        self.control.agree(self.accelerator.device if self.accelerator.num_processes > 1 else None)
+        self.control.agree()
 
     def _lap(self, spent_on: str) -> None:
         """Book the time since the last call."""

@@ -105,7 +105,7 @@ class StreamedUpdates:
             epoch, rows = taken[0].epoch, np.array([place.number for place in taken])
             requests = requests_of(rows, epoch, accumulate * accelerator.num_processes, mine)
             batches = [preparation[request] for request in requests]
-            totals = total_weights(batches, accelerator)
+            totals = total_weights(batches)
             last = taken[-1]
             self.position = Position(number + 1, last.epoch, last.block, last.taken)
             yield Update(number, epoch, rows, batches, totals, accelerator, self.model)

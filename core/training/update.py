@@ -14,6 +14,7 @@ from taskrecipe.core.errors import NonFiniteError
 from taskrecipe.core.recipe import Recipe
 from taskrecipe.core.training.batches import MicroBatch, Preparation, RowStore, load, training_requests
 from taskrecipe.core.training.order import Order, Rows
+from taskrecipe.core.training.peers import summed
 
 
 @dataclass
@@ -102,7 +103,7 @@ class Updates:
             taken = [next(batches) for _ in range(accumulate)]
             epoch = number // self.order.updates_per_epoch
             rows = self.order.rows(number)
-            totals = total_weights(taken, self.accelerator)
+            totals = total_weights(taken)
             yield Update(number, epoch, rows, taken, totals, self.accelerator, self.model)
 
     def state(self) -> dict[str, Any]:
@@ -113,13 +114,10 @@ class Updates:
         """Take back what `state` returned."""
 
 
-def total_weights(batches: list[MicroBatch], accelerator: Accelerator) -> dict[str, float]:
+def total_weights(batches: list[MicroBatch]) -> dict[str, float]:
     """How many items each loss term has in a whole update, over all its micro-batches and processes."""
-    totals = {term: sum(batch.weights[term] for batch in batches) for term in batches[0].weights}
-    if accelerator.num_processes == 1:
-        return totals
-    values = torch.tensor(list(totals.values()), dtype=torch.float64, device=accelerator.device)
-    return dict(zip(totals, accelerator.reduce(values, "sum").tolist(), strict=True))
+    terms = list(batches[0].weights)
+    return dict(zip(terms, summed([sum(batch.weights[term] for batch in batches) for term in terms]), strict=True))
 
 
 def listed(rows: Rows) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-import torch
 
-from taskrecipe.core.training import control as module
+from taskrecipe.core.training import peers
 from taskrecipe.core.training.control import Control
 
 
@@ -45,9 +44,9 @@ def test_the_first_reason_stays() -> None:
 
 
 def test_a_process_does_what_another_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_highest", lambda asked, device: [1, int(signal.SIGINT), 0, 1])
+    monkeypatch.setattr(peers, "highest", lambda asked: [1, int(signal.SIGINT), 0, 1])
     control = Control()
-    control.agree(torch.device("cpu"))
+    control.agree()
     assert read(control) == ("another process was told to stop", signal.SIGINT, False, True)
 
 
@@ -55,12 +54,12 @@ def test_a_signal_while_processes_agree_counts_the_next_time(monkeypatch: pytest
     """If it counted at once, this process would stop alone; if it were overwritten, never."""
     control = Control()
 
-    def interrupted(asked: list[int], device: torch.device) -> list[int]:
+    def interrupted(asked: list[int]) -> list[int]:
         control.interrupt(signal.SIGTERM, "interrupted by SIGTERM")
         return asked
 
-    monkeypatch.setattr(module, "_highest", interrupted)
-    control.agree(torch.device("cpu"))
+    monkeypatch.setattr(peers, "highest", interrupted)
+    control.agree()
     assert read(control) == (None, None, False, False)
-    control.agree(torch.device("cpu"))
+    control.agree()
     assert read(control) == ("interrupted by SIGTERM", signal.SIGTERM, False, False)
