@@ -23,7 +23,11 @@ MARKER = "run.json"
 """The file that makes a folder a run's."""
 SPEC = "spec.toml"
 """The resolved spec, which a run is resumed by."""
+ENVIRONMENT = "environment.json"
+LOG = "log.jsonl"
+"""What happened; once it is there, training has begun."""
 RUNS = Path("runs")
+_FIRST_FILES = {LOCK, *(name for first in (MARKER, SPEC, ENVIRONMENT) for name in (first, f".{first}.tmp"))}
 NAME = re.compile(r"(?!\.+$)[A-Za-z0-9._-]{1,64}")
 
 
@@ -37,7 +41,7 @@ class RunFolder:
         self.path, self.run_id = path, run_id
         self.checkpoints = path / "checkpoints"
         self.model = path / "model"
-        self._log = RunLog(path / "log.jsonl")
+        self._log = RunLog(path / LOG)
         self._lock = FolderLock(path)
 
     @classmethod
@@ -181,9 +185,9 @@ def _claim_exactly(out: Path) -> Path:
 
 
 def _names(path: Path) -> set[str]:
-    """What is in a folder, besides what a start leaves there that was killed before it could be resumed."""
+    """What is in a folder, besides what a run leaves there whose training never began."""
     names = {entry.name for entry in path.iterdir()}
-    return names if SPEC in names else names - {LOCK, MARKER, f".{MARKER}.tmp", f".{SPEC}.tmp"}
+    return names if LOG in names else names - _FIRST_FILES
 
 
 def _taken(path: Path) -> UsageError:

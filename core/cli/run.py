@@ -81,12 +81,12 @@ def _train(
 ) -> None:
     from taskrecipe.core.environment import describe
     from taskrecipe.core.run import Run
-    from taskrecipe.core.runfolder import SPEC
+    from taskrecipe.core.runfolder import ENVIRONMENT, SPEC
 
     with folder:
         if accelerator.is_main_process:
             folder.write_text(SPEC, resolved.to_toml())
-            folder.write_json("environment.json", describe(resolved.path.parent))
+            folder.write_json(ENVIRONMENT, describe(resolved.path.parent))
         results = Run(resolved, folder, accelerator).train(resume=resume, allow=allow)
     best = results["best"]
     if best:

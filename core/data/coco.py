@@ -8,6 +8,7 @@ left out, and counted. Boxes and outlines are kept as written; whether they fit 
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,26 @@ from typing import Any
 from taskrecipe.core.data.annotations import Item, Picture, as_splits, picture_path
 from taskrecipe.core.data.causes import explained
 from taskrecipe.core.errors import DataError
+
+_LISTS = re.compile(rb'"(images|annotations|categories|licenses)"\s*:\s*\[')
+
+
+def recognised(path: Path) -> bool:
+    """Whether a file is COCO json, by what is in it."""
+    if path.suffix != ".json":
+        return False
+    with path.open("rb") as file:
+        head = file.read(2**16)
+    if not (head.lstrip().startswith(b"{") and _LISTS.search(head)):  # no other file need be read to its end
+        return False
+    try:
+        return _is_coco(json.loads(path.read_bytes()))
+    except ValueError:  # rows of a table, say, of which one has such a column
+        return False
+
+
+def _is_coco(content: Any) -> bool:
+    return isinstance(content, dict) and all(isinstance(content.get(key), list) for key in ("images", "categories"))
 
 
 def load(paths: Mapping[str, list[Path]], images: Path | None) -> dict[str, Any]:
@@ -37,9 +58,7 @@ class _File:
     def __init__(self, path: Path, images: Path, split: str) -> None:
         self.path, self.images, self.split = path, images, split
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or not all(
-            isinstance(content.get(key), list) for key in ("images", "categories")
-        ):
+        if not _is_coco(content):
             raise self._error("is not COCO json: it needs lists 'images', 'categories' and 'annotations'")
         self.content: dict[str, Any] = content
         self.categories = self._categories()

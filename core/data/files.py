@@ -75,9 +75,9 @@ def found(split: str, given: str | list[str]) -> list[Path]:
 
 
 def guess_format(files: list[Path], split: str, images: str | None = None) -> str:
-    """The format that the files' endings tell, which must be one; json with a folder of pictures is COCO's."""
+    """The format that the files' endings tell, which must be one; json may be COCO's, with a folder of pictures."""
     formats = {_guess(path) for path in files}
-    if formats == {"jsonl"} and images is not None:
+    if formats == {"jsonl"} and (images is not None or all(coco.recognised(path) for path in files)):
         return "coco"
     if len(formats) == 1 and None not in formats:
         return str(formats.pop())

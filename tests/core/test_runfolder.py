@@ -57,16 +57,18 @@ def test_a_folder_with_something_in_it_is_left_as_it_is():
 
 def test_a_folder_with_a_run_in_it_points_to_resuming():
     with _run() as run:
-        run.write_text("spec.toml", "")
+        run.log({"event": "start", "step": 0})
     with pytest.raises(UsageError, match=r"holds a run already; go on with it by `recipe resume .*run`"):
         _run()
 
 
-def test_a_folder_of_a_run_that_never_had_a_spec_may_be_used():
-    """As one that was killed in its first moment leaves it: there is nothing that could be resumed, or lost."""
+@pytest.mark.parametrize("left", [[".spec.toml.tmp"], ["spec.toml", "environment.json"]], ids=["killed", "refused"])
+def test_a_folder_of_a_run_that_never_began_may_be_used(left: list[str]):
+    """As a kill in the first moment leaves it, or data that doesn't fit: there is nothing to resume, or to lose."""
     first = _run()
     first.close()
-    (first.path / ".spec.toml.tmp").touch()
+    for name in left:
+        (first.path / name).touch()
     with _run() as again:
         assert again.run_id != first.run_id
 

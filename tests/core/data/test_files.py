@@ -57,6 +57,20 @@ def test_formats_are_told_by_their_endings(name: str, tmp_path: Path) -> None:
     assert read(write(tmp_path / name, FORMATS[name]))["text"] == TEXTS
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_coco_is_told_by_what_is_in_it(indent: int | None, tmp_path: Path) -> None:
+    Image.new("RGB", (20, 10)).save(tmp_path / "a.png")
+    images = [{"id": 1, "file_name": "a.png"}]
+    content = {"info": {}, "images": images, "annotations": [], "categories": [{"id": 1, "name": "dog"}]}
+    rows = read(write(tmp_path / "a.json", json.dumps(content, indent=indent)))
+    assert rows[0]["image"].size == (20, 10)
+
+
+def test_rows_with_a_column_of_pictures_are_not_coco(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"images": ["a.png"], "text": text}) + "\n" for text in TEXTS)
+    assert read(write(tmp_path / "a.json", lines))["text"] == TEXTS
+
+
 def test_parquet_is_read(tmp_path: Path) -> None:
     assert read(parquet(tmp_path / "a.parquet"))["text"] == TEXTS
 
