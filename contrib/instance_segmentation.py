@@ -43,11 +43,12 @@ class InstanceSegmentation(ObjectRecipe):
     """Instance segmentation with Mask2Former or MaskFormer.
 
     Data is COCO json in [data.files], with the folder of pictures in [data].images; or a hub data set with a column
-    `objects` of `category` and `segmentation`: polygons or run lengths, as COCO has them. Pictures without objects train too. What stands for a
-    crowd is left out in training, and in evaluation neither counts as found nor as missed. Pictures that a camera
-    stored on their side are set upright, and their masks with them. Measured by COCO's average precision of masks, at
-    the pictures' own size. Statistics of batches would make an update depend on how it is split, so batch norms keep
-    those they come with; and the points at which Mask2Former compares masks are drawn for each picture by itself.
+    `objects` of `category` and `segmentation`: polygons or run lengths, as COCO has them. Pictures without objects
+    train too. What stands for a crowd is left out in training, and in evaluation neither counts as found nor as
+    missed. Pictures that a camera stored on their side are set upright, and their masks with them. Measured by COCO's
+    average precision of masks, at the pictures' own size. Statistics of batches would make an update depend on how it
+    is split, so batch norms keep those they come with; and the points at which Mask2Former compares masks are drawn
+    for each picture by itself.
     """
 
     Options = InstanceSegmentationOptions

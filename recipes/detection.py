@@ -52,9 +52,10 @@ class Detection(ObjectRecipe):
     """Object detection with DETR, Conditional, Deformable and DAB-DETR, RT-DETR, LW-DETR, RF-DETR or YOLOS.
 
     Data is COCO json or Pascal VOC in [data.files], with the folder of pictures in [data].images; or a hub data set
-    with a column `objects` of `bbox` and `category`. Pictures without boxes train too: they say where nothing is. Boxes that stand for a crowd are left out
-    in training, and in evaluation neither count as found nor as missed. Pictures that a camera stored on their side
-    are set upright, and their boxes with them. Measured by COCO's average precision, over all classes and for each.
+    with a column `objects` of `bbox` and `category`. Pictures without boxes train too: they say where nothing is.
+    Boxes that stand for a crowd are left out in training, and in evaluation neither count as found nor as missed.
+    Pictures that a camera stored on their side are set upright, and their boxes with them. Measured by COCO's average
+    precision, over all classes and for each.
     """
 
     Options = DetectionOptions
