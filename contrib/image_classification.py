@@ -86,10 +86,10 @@ class ImageClassification(Recipe):
     def load_processor(self, source: ModelSource) -> Any:
         """The model's image processor; the model's own order of the labels is taken over, if it has one."""
         from taskrecipe.core.data.labels import align_labels
-        from taskrecipe.core.vision.processors import image_processor
+        from taskrecipe.core.vision.processors import sized_processor
 
         self.labels = align_labels(self.labels, source.config())
-        return image_processor(source)
+        return sized_processor(source)
 
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
         """Number the labels; pictures are decoded as they are needed."""

@@ -99,9 +99,9 @@ class SemanticSegmentation(Recipe):
 
     def load_processor(self, source: ModelSource) -> Any:
         """The model's image processor; maps are turned here, together with their pictures."""
-        from taskrecipe.core.vision.processors import image_processor
+        from taskrecipe.core.vision.processors import sized_processor
 
-        return image_processor(source)
+        return sized_processor(source)
 
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
         """Pictures and maps are decoded as they are needed."""

@@ -84,6 +84,8 @@ class ModelSource:
         with _explained("[model.config]" if self.config_values else self._described):
             base = self._base_config()
             tree = {**base.to_dict(), **values, "dtype": "float32"}
+            # Where transformers has several classes it chooses by this list, and fails if there is none.
+            tree["architectures"] = tree.get("architectures") or []
             for key, value in self.config_values.items():
                 _put(tree, base.attribute_map.get(key, key), value)
             _complete(tree, {**values, **self.config_values})

@@ -31,6 +31,18 @@ def image_processor(source: ModelSource, **options: Any) -> Any:
     return source.image_processor(**options)  # which says what is missing
 
 
+def sized_processor(source: ModelSource) -> Any:
+    """The model's image processor; where the spec decides the size of pictures, by a type or a value, set to that."""
+    usual, side = image_processor(source), getattr(source.config(), "image_size", None)
+    decided = source.name is None or "image_size" in source.config_values
+    if not (decided and isinstance(side, int)):
+        return usual
+    square = {"height": side, "width": side}
+    size = {"shortest_edge": side} if "shortest_edge" in usual.size else square
+    crop = {"crop_size": square} if getattr(usual, "do_center_crop", False) else {}
+    return image_processor(source, size=size, **crop)
+
+
 def square_processor(source: ModelSource, side: int, fit: Fit) -> Any:
     """The image processor that comes with the model, set to squares of `side` pixels; `do_pad` tells which it does."""
     square = {"height": side, "width": side}
