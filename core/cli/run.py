@@ -85,7 +85,8 @@ def _train(
 
     with folder:
         if accelerator.is_main_process:
-            folder.write_text(SPEC, resolved.to_toml())
+            kept = resolved.path.read_text("utf-8") if resolved.path == folder.path / SPEC else None
+            folder.write_text(SPEC, resolved.to_toml(kept))
             folder.write_json(ENVIRONMENT, describe(resolved.path.parent))
         results = Run(resolved, folder, accelerator).train(resume=resume, allow=allow)
     best = results["best"]

@@ -14,15 +14,28 @@ from taskrecipe.core.spec.keypath import KeyPath
 from taskrecipe.core.spec.layers import Origin
 from taskrecipe.core.spec.spec import Spec
 
-OriginOf = Callable[[KeyPath], Origin]
+OriginOf = Callable[[KeyPath], Origin | str]
 
 
 def to_toml(spec: Spec, origin: OriginOf) -> str:
-    """The spec as a file that needs no parent, `--set` or default."""
+    """The spec as a file that needs no parent, `--set` or default; `origins_in` reads its comments again."""
     values = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     document = tomlkit.document()
     _fill(document, {"spec_version": spec.spec_version, **values}, (), origin)
     return tomlkit.dumps(document)
+
+
+def origins_in(text: str, origin: OriginOf) -> OriginOf:
+    """The origins that a file of `to_toml` tells of, for values that by `origin` stand in it."""
+    lines = text.splitlines()
+
+    def told(path: KeyPath) -> Origin | str:
+        found = origin(path)
+        if isinstance(found, str) or found.kind != "file" or not found.line:
+            return found
+        return lines[found.line - 1].rpartition(" # ")[2]
+
+    return told
 
 
 def _fill(table: Container | Table, values: dict[str, Any], path: KeyPath, origin: OriginOf) -> None:

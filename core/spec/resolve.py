@@ -37,11 +37,14 @@ class Resolved:
     origins: Origins
     path: Path
 
-    def to_toml(self) -> str:
-        """The whole spec, defaults too, with the origin of each value beside it; it loads again to the same."""
-        from taskrecipe.core.spec.dump import to_toml
+    def to_toml(self, kept: str | None = None) -> str:
+        """The whole spec, defaults too, with the origin of each value beside it; it loads again to the same.
 
-        return to_toml(self.spec, self.origins.of)
+        Where it was read from a file that is itself such a one, `kept` is its text, and the origins told there stay.
+        """
+        from taskrecipe.core.spec.dump import origins_in, to_toml
+
+        return to_toml(self.spec, self.origins.of if kept is None else origins_in(kept, self.origins.of))
 
 
 def resolve(path: Path, sets: Sequence[str] = (), sample: bool = False, registry: Registry | None = None) -> Resolved:
