@@ -14,6 +14,8 @@ from accelerate import Accelerator
 from rich.console import Console
 from rich.table import Table
 
+from taskrecipe.core.checkpoints.state import pack
+from taskrecipe.core.checkpoints.tensorfile import size
 from taskrecipe.core.run import Prepared, prepare
 from taskrecipe.core.spec.resolve import Resolved
 from taskrecipe.core.training.assembly import assemble, warmup_updates
@@ -49,7 +51,7 @@ def _sizes(prepared: Prepared, loop: Loop) -> dict[str, str]:
         "rows": ", ".join(f"{split} {_size(rows)}" for split, rows in prepared.rows.items()),
         "updates": f"{loop.total:,}" + (f" ({loop.per_epoch:,} an epoch)" if loop.per_epoch else ""),
         "warmup": f"{warmup_updates(spec, loop.total):,} updates",
-        "batch": f"{spec.train.batch_size} rows an update, in {spec.train.accumulate} micro-batches a process",
+        "batch": f"{spec.train.batch_size} rows an update, {spec.train.accumulate} micro-batch(es) a process",
         "parameters": f"{trained:,} trained of {sum(p.numel() for p in prepared.module.parameters()):,}",
         "best by": f"{loop.best_metric[0]} ({loop.best_metric[1]})",
     }
@@ -62,15 +64,10 @@ def _costs(loop: Loop) -> dict[str, str]:
     """What a few updates tell about time, memory and disk."""
     loop.model.train()
     seconds = _measure(loop)
-    state = sum(t.numel() * t.element_size() for t in loop.module.state_dict().values())
-    state += sum(
-        value.numel() * value.element_size()
-        for slots in loop.optimizer.state_dict()["state"].values()
-        for value in slots.values()
-        if hasattr(value, "numel")
-    )
+    state = size(loop.module.state_dict()) + size(pack(loop.optimizer.state_dict())[0])
+    state += size(loop.average.shadow) if loop.average else 0
     free = shutil.disk_usage(Path.cwd()).free
-    kept = loop.spec.checkpoint.keep + 1  # a new one is written before an old one goes
+    kept = loop.spec.checkpoint.keep + 2  # the best may be another, and a new one is written before an old one goes
     return {
         "checkpoint": f"{_bytes(state)} each, {_bytes(state * kept)} at the most; {_bytes(free)} free here",
         "memory": f"{Meters(loop.accelerator.device).read()['memory_mb']:,.0f} MiB at the peak so far",

@@ -20,7 +20,7 @@ from accelerate.utils import broadcast_object_list
 from taskrecipe.core import durable
 from taskrecipe.core.checkpoints.state import pack, unpack
 from taskrecipe.core.checkpoints.store import Checkpoint, Checkpoints
-from taskrecipe.core.checkpoints.tensorfile import encode
+from taskrecipe.core.checkpoints.tensorfile import encode, size
 from taskrecipe.core.console import ConsoleListener
 from taskrecipe.core.data import hub
 from taskrecipe.core.data.cache import preprocessed
@@ -310,8 +310,7 @@ class Run:
 
 def _checkpoint_bytes(loop: Loop) -> int:
     """About how large a checkpoint will be: the weights, and two numbers a trained weight for the optimizer."""
-    weights = sum(tensor.nbytes for tensor in loop.module.state_dict().values())
-    return int(weights + 2 * sum(parameter.nbytes for parameter in loop.parameters))
+    return size(loop.module.state_dict()) + 2 * sum(parameter.nbytes for parameter in loop.parameters)
 
 
 def _save_module(module: Any, target: Path) -> None:

@@ -68,6 +68,11 @@ def encode(tensors: Mapping[str, torch.Tensor]) -> list[Buffer]:
     return [struct.pack("<Q", len(text)) + text, *buffers]
 
 
+def size(tensors: Mapping[str, torch.Tensor]) -> int:
+    """How many bytes of a file `tensors` take, without its header."""
+    return sum(tensor.nbytes for tensor in _split_tied(tensors)[0].values())
+
+
 def _split_tied(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """The tensors that must be written, and the names that mean one of these."""
     first: dict[Any, str] = {}
