@@ -6,11 +6,15 @@ import json
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from toyruns import toy_spec
 from toys import Tag, tag_rows
 
+from taskrecipe.core.errors import NonFiniteError
 from taskrecipe.core.training.assembly import assemble, make_accelerator
 from taskrecipe.core.training.evaluation import Evaluation
+from taskrecipe.core.training.finite import FiniteGuard
+from taskrecipe.core.training.meters import Meters
 
 ROWS = [*range(1, 34), 63, 64, 65]
 BATCH_SIZES = [1, 2, 3, 4, 8]
@@ -22,6 +26,16 @@ class Watched(Tag):
     def score(self, predictions: dict[str, Any], rows: Any) -> dict[str, float]:
         self.seen = [[int(right), int(counted)] for right, counted in zip(*predictions.values(), strict=True)]
         return super().score(predictions, rows)
+
+
+class Overflowing(Tag):
+    """Its loss is infinite in the last process, and its gradients finite everywhere."""
+
+    def loss(self, model: torch.nn.Module, batch: Any) -> Any:
+        found, accelerator = super().loss(model, batch), make_accelerator(self.spec)
+        if accelerator.is_last_process:
+            found.terms["loss"] = found.terms["loss"] + torch.inf
+        return found
 
 
 def toy_model() -> torch.nn.Module:
@@ -60,9 +74,23 @@ def gradients() -> dict[str, list[float]]:
     return found
 
 
+def refusals() -> list[str]:
+    """What each process says of an update whose loss is infinite in one of them."""
+    spec = toy_spec(train={"batch_size": 8}, launch={"device": "cpu"})
+    accelerator = make_accelerator(spec)
+    splits = {"train": tag_rows(37), "validation": tag_rows(2)}
+    loop = assemble(Overflowing(spec), toy_model(), splits, accelerator)
+    try:
+        loop.take(next(loop.updates(0)), Meters(accelerator.device), FiniteGuard(loop.optimizer))
+        said = "taken"
+    except NonFiniteError as error:
+        said = str(error)
+    return gather_object([said])
+
+
 def everything() -> dict[str, Any]:
     accelerator = make_accelerator(toy_spec(launch={"device": "cpu"}))
-    return {"evaluations": evaluations(accelerator), "gradients": gradients()}
+    return {"evaluations": evaluations(accelerator), "gradients": gradients(), "refusals": refusals()}
 
 
 if __name__ == "__main__":

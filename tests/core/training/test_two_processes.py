@@ -66,3 +66,9 @@ def test_gradients_are_those_of_the_whole_update(alone: dict[str, Any], together
             for accumulate in (1, 2, 4):
                 split = found["gradients"][f"update {number} in {accumulate}"]
                 assert max(abs(a - b) for a, b in zip(whole, split, strict=True)) < 1e-12
+
+
+def test_all_refuse_an_update_whose_loss_is_infinite_in_one(alone: dict[str, Any], together: dict[str, Any]) -> None:
+    assert len(alone["refusals"]) == 1
+    assert together["refusals"] == alone["refusals"] * 2  # with the same words: they know of one another's loss
+    assert alone["refusals"][0].startswith("update 1: the loss is inf at learning rate")
