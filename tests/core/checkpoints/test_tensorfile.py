@@ -137,3 +137,10 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes):
     path.write_bytes(content)
     with pytest.raises(RecipeError, match="is not a safetensors file"):
         tensorfile.read_entries(path)
+
+
+def test_the_size_is_known_before_anything_is_written():
+    shared = torch.arange(12.0)
+    tensors = {"a": shared, "tied": shared, "b": torch.zeros(3, dtype=torch.int8)}
+    _, *memory = tensorfile.encode(tensors)
+    assert tensorfile.size(tensors) == sum(len(buffer) for buffer in memory) == 51
