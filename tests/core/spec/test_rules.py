@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from taskrecipe.core.spec.rules import odd_values
+
 
 @pytest.fixture
 def changed(spec_text):
@@ -221,3 +223,11 @@ def test_what_our_own_plugins_demand(tables, message, tmp_path):
     constant = '\n[schedule]\nname = "constant"\n' if "schedule_free" in tables else ""
     path.write_text(f"{lines}\n{tables.replace('f2', 'matthews_correlation')}{constant}")
     resolve(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(-(2**63), True), (-(2**63) - 1, False), (2**63 - 1, True), (2**63, False)]
+)
+def test_integers_have_64_bits(value, fits):
+    found = list(odd_values({"model": {"config": {"n": value}}}))
+    assert [finding.code for finding in found] == ([] if fits else ["out-of-range"])

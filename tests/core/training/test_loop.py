@@ -14,7 +14,7 @@ from toys import Tagger, tag_rows
 from taskrecipe.core.collate import pad
 from taskrecipe.core.errors import NonFiniteError
 from taskrecipe.core.plugins import Listener
-from taskrecipe.core.training.events import End, EpochStart, Evaluated, Saved, Start, Updated
+from taskrecipe.core.training.events import End, EpochStart, Evaluated, Evaluating, Saved, Start, Updated
 from taskrecipe.core.training.order import Order
 from taskrecipe.core.training.progress import Progress
 
@@ -255,3 +255,13 @@ def test_only_every_so_many_updates_is_a_line_of_the_log() -> None:
     assert len(events) == 10
     assert [event.step for event in events if event.logged] == [1, 4, 8, 10]
     assert all(event.loss is not None for event in events if event.logged)
+
+
+def test_a_signal_in_the_last_evaluation_stops_a_run_that_is_not_finished() -> None:
+    loop, end = toy_loop(toy_spec(evaluate={"every": "end", "batch_size": 1})), None
+    for event in loop.run():
+        if isinstance(event, Evaluating):
+            loop.control.interrupt(15, "interrupted by SIGTERM")
+        end = event
+    assert end == End(10, "stopped", "interrupted by SIGTERM")
+    assert loop.progress.evaluated == 0  # so that it is due when the run goes on
