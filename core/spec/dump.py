@@ -27,7 +27,7 @@ def to_toml(spec: Spec, origin: OriginOf) -> str:
 
 def origins_in(text: str, origin: OriginOf) -> OriginOf:
     """The origins that a file of `to_toml` tells of, for values that by `origin` stand in it."""
-    lines = text.splitlines()
+    lines = text.split("\n")  # as places count them: a text may hold other characters that some call the end of a line
 
     def told(path: KeyPath) -> Origin | str:
         found = origin(path)
