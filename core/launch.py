@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -59,7 +59,8 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
             elastic_launch(config, sys.executable)("-m", "taskrecipe.core", *arguments)
         except ChildFailedError as error:
             _name_killed({rank: failure.exitcode for rank, failure in error.failures.items()}, processes)
-            return _tell_first(Path(reports)) or error.get_first_failure()[1].exitcode
+            silent = error.get_first_failure()[1].exitcode  # of one that ended before it could say why
+            return _tell_first(Path(reports)) or (silent if silent > 0 else 128 - silent)
         except SignalException as interrupted:
             _tell_first(Path(reports))
             return 128 + int(interrupted.sigval)
@@ -87,12 +88,12 @@ def report(message: str, code: int) -> bool:
 
 def _tell_first(reports: Path) -> int:
     """Print what the process said that ended first, and return its exit code; 0 where none has said anything."""
-    names: Iterable[Path] = sorted(reports.iterdir(), key=lambda path: int(path.name.split("-")[0]))
-    for path in names:
-        said = json.loads(path.read_text())
-        print(said["message"].rstrip("\n"), file=sys.stderr)
-        return int(said["code"])
-    return 0
+    first = min(reports.iterdir(), key=lambda path: int(path.name.split("-")[0]), default=None)
+    if first is None:
+        return 0
+    said = json.loads(first.read_text())
+    print(said["message"].rstrip("\n"), file=sys.stderr)
+    return int(said["code"])
 
 
 def _name_killed(codes: dict[int, int], processes: int) -> None:
