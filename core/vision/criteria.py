@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskrecipe.core.errors import UsageError
 
@@ -29,6 +29,8 @@ Target = Mapping[str, "torch.Tensor"]
 
 TERMS = {"loss_ce": "class", "loss_vfl": "class", "loss_bbox": "box", "loss_giou": "giou"}
 """Our name of each loss of transformers' criteria."""
+
+Family = TypeVar("Family")
 
 KINDS = ["labels", "boxes"]
 """What criteria are asked for; transformers also counts boxes, which trains nothing."""
@@ -193,12 +195,17 @@ _FAMILIES = {
 
 
 def _family(config: Any) -> _Family:
-    if config.model_type not in _FAMILIES:
+    return known(_FAMILIES, config)
+
+
+def known(families: Mapping[str, Family], config: Any) -> Family:
+    """The one of `families` that the model belongs to; one of another type is refused."""
+    if config.model_type not in families:
         raise UsageError(
             f"[model] is of type {config.model_type!r}, whose loss can't be cut into micro-batches exactly; "
-            f"these can: {', '.join(sorted(_FAMILIES))}"
+            f"these can: {', '.join(sorted(families))}"
         )
-    return _FAMILIES[config.model_type]
+    return families[config.model_type]
 
 
 def _terms(

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taskrecipe.core.errors import UsageError
-from taskrecipe.core.vision.criteria import full
+from taskrecipe.core.vision.criteria import full, known
 
 if TYPE_CHECKING:
     import torch
@@ -236,9 +235,4 @@ _FAMILIES = {
 
 
 def _family(config: Any) -> _Family:
-    if config.model_type not in _FAMILIES:
-        raise UsageError(
-            f"[model] is of type {config.model_type!r}, whose loss can't be cut into micro-batches exactly; "
-            f"these can: {', '.join(sorted(_FAMILIES))}"
-        )
-    return _FAMILIES[config.model_type]
+    return known(_FAMILIES, config)
