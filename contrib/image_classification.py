@@ -1,41 +1,44 @@
-"""Image classification: what is in a picture?"""
+"""Image classification: which class an image belongs to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
+from typing_extensions import override
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Row, Splits
-from taskrecipe.core.spec.table import TaskOptions
-from taskrecipe.core.vision.augment import Augment, Scene
+from taskrecipe import Batch, Column, Direction, Predictions, Recipe, Row, Splits, TaskOptions
+from taskrecipe.vision import Augment, Scene
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
-    from taskrecipe.core.model import ModelSource
+    from taskrecipe import DescribedImage, ModelSource
 
 SAMPLE_SIZE = 32
-"""Side of a sample picture in pixels."""
+"""Side of a sample image in pixels."""
 
 TOP = 5
+LIKELIEST = 10
+"""Classes of each image that are kept, the likeliest first. Thousands of classes for each row would fill the memory."""
 
 
 class ImageClassificationOptions(TaskOptions):
     """Options of `image_classification`."""
 
-    augment: Augment = Field(default=Augment(crop=0.5), description="How training pictures are varied.")
+    augment: Augment = Field(default=Augment(crop=0.5), description="How training images are varied.")
 
 
 class ImageClassification(Recipe):
     """Image classification with any model of AutoModelForImageClassification, pretrained or from scratch.
 
-    Data is a folder of folders, one a class (`format = "imagefolder"`), or a hub data set with the columns `image` and
-    `label`. A model that comes with the same class names in another order keeps its order. `top_5` counts a picture
-    as right if its class is among the five that the model holds most likely.
+    Data is a folder of folders, one for each class (`format = "imagefolder"`), or a hub data set with the columns
+    `image` and `label`. A model that comes with the same class names in another order keeps its order. `top_5` counts
+    an image as right if its class is among the five that the model finds likeliest.
     """
 
     Options = ImageClassificationOptions
@@ -49,16 +52,17 @@ class ImageClassification(Recipe):
         "schedule.warmup": 10,
     }
 
+    @override
     def metrics(self) -> dict[str, Direction]:
-        """The share of pictures whose class is predicted, or is among the five most likely ones."""
         return {"accuracy": "max", "top_5": "max"}
 
+    @override
     def columns(self) -> dict[str, Column]:
-        """A picture and its class."""
-        return {"image": Column("a picture"), "label": Column("its class, by name or number")}
+        return {"image": Column("an image"), "label": Column("its class, by name or number", target=True)}
 
+    @override
     def sample(self, folder: Path) -> Splits:
-        """One coloured shape a picture, and a small ViT that tells them apart."""
+        """Images of one colored shape, and a small ViT."""
         from transformers import ViTConfig
         from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
@@ -72,42 +76,47 @@ class ImageClassification(Recipe):
         ).save_pretrained(folder)
         ViTImageProcessorPil(size={"height": SAMPLE_SIZE, "width": SAMPLE_SIZE}).save_pretrained(folder)
         sizes = {"train": 384, "validation": 96}
-        return {name: _drawn(count, (self.spec.seed, i)) for i, (name, count) in enumerate(sizes.items())}
+        return {name: _sample_split(count, (self.spec.seed, i)) for i, (name, count) in enumerate(sizes.items())}
 
-    def check(self, splits: Splits) -> None:
-        """Labels must be classes that training saw, and every picture must open."""
-        from taskrecipe.core.data.images import check_images
-        from taskrecipe.core.data.labels import class_names
+    @override
+    def learn(self, rows: Dataset) -> None:
+        from taskrecipe.data import learn_classes
 
-        for split, rows in splits.items():
-            check_images(rows, split)
-        self.labels = class_names(splits, "label")
+        self.labels = learn_classes(rows, "label")
 
+    @override
+    def check(self, rows: Dataset, split: str) -> None:
+        from taskrecipe.data import check_classes, check_images
+
+        check_images(rows, split)
+        check_classes(rows, split, "label", self.labels)
+
+    @override
     def load_processor(self, source: ModelSource) -> Any:
-        """The model's image processor; the model's own order of the labels is taken over, if it has one."""
-        from taskrecipe.core.data.labels import align_labels
-        from taskrecipe.core.vision.processors import sized_processor
+        from taskrecipe.data import align_labels
+        from taskrecipe.vision import load_sized_processor
 
         self.labels = align_labels(self.labels, source.config())
-        return sized_processor(source)
+        return load_sized_processor(source)
 
+    @override
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
-        """Number the labels; pictures are decoded as they are needed."""
-        from taskrecipe.core.data.images import undecoded
-        from taskrecipe.core.data.labels import label_ids
+        """Number the labels. Images are decoded when they are needed."""
+        from taskrecipe.data import add_labels, keep_encoded
 
-        return undecoded(rows.select_columns(["image"])).add_column("labels", label_ids(rows, "label", self.labels))
+        return add_labels(keep_encoded(rows.select_columns(["image"])), rows, "label", self.labels)
 
+    @override
     def example(self, row: Row, random: np.random.Generator, training: bool) -> Row:
-        """The pixels, varied in training."""
-        from taskrecipe.core.data.images import open_rgb
+        from taskrecipe.data import open_rgb
 
         scene = Scene(open_rgb(row["image"])[0])
         scene = self.options.augment.apply(scene, random) if training else scene
-        return {"pixel_values": np.asarray(self.processor(scene.image)["pixel_values"][0]), "labels": row["labels"]}
+        labels = {"labels": row["labels"]} if "labels" in row else {}
+        return {"pixel_values": np.asarray(self.processor(scene.image)["pixel_values"][0]), **labels}
 
+    @override
     def load_model(self, source: ModelSource) -> torch.nn.Module:
-        """A classifier with the right number of classes and their names."""
         from transformers import AutoModelForImageClassification
 
         model: torch.nn.Module = source.model(
@@ -117,25 +126,44 @@ class ImageClassification(Recipe):
         )
         return model
 
-    def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
-        """How many classes are held more likely than the right one."""
-        right = outputs.logits.gather(1, batch["labels"][:, None])
-        return {"rank": (outputs.logits > right).sum(1)}
+    @override
+    def predict(self, outputs: Any, batch: Batch) -> Predictions:
+        likeliest = outputs.logits.topk(min(LIKELIEST, len(self.labels))).indices
+        probabilities = outputs.logits.softmax(-1).gather(1, likeliest)
+        return {"label": likeliest[:, 0], "likeliest": likeliest, "probabilities": probabilities}
 
-    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
-        """The shares of pictures whose class comes first, and among the first five."""
-        rank = predictions["rank"]
-        return {"accuracy": float((rank == 0).mean()), "top_5": float((rank < TOP).mean())}
+    @override
+    def score(self, predictions: Predictions, rows: Dataset) -> dict[str, float]:
+        right = np.asarray(rows["labels"])[:, None] == predictions["likeliest"]
+        return {"accuracy": float(right[:, 0].mean()), "top_5": float(right[:, :TOP].any(1).mean())}
+
+    @override
+    def row_scores(self, predictions: Predictions, rows: Dataset) -> dict[str, Sequence[float]]:
+        right = np.asarray(rows["labels"])[:, None] == predictions["likeliest"]
+        return {"accuracy": right[:, 0].astype(float).tolist(), "top_5": right[:, :TOP].any(1).astype(float).tolist()}
+
+    @override
+    def answer(self, prediction: Row, row: Row) -> Any:
+        names = [self.labels[int(number)] for number in prediction["likeliest"]]
+        probabilities = dict(zip(names, map(float, prediction["probabilities"]), strict=True))
+        return {"label": self.labels[int(prediction["label"])], "probabilities": probabilities}
+
+    @override
+    def describe(self, example: Row) -> DescribedImage:
+        from taskrecipe.vision import describe_pixels
+
+        label = {"label": self.labels[int(example["labels"])]} if "labels" in example else {}
+        return describe_pixels(example["pixel_values"], self.processor, facts=label)
 
 
-def _drawn(count: int, seed: tuple[int, int]) -> Dataset:
+def _sample_split(count: int, seed: tuple[int, int]) -> Dataset:
     from datasets import ClassLabel, Dataset, Features, Image
 
-    from taskrecipe.core.vision.shapes import NAMES, draw
+    from taskrecipe.vision import SHAPE_NAMES, draw_image
 
     random = np.random.default_rng(seed)
-    pictures = [draw(random, SAMPLE_SIZE, fewest=1, most=1) for _ in range(count)]
-    images = [{"bytes": picture.png(), "path": None} for picture in pictures]
-    labels = [int(picture.classes[0]) for picture in pictures]
-    features = Features({"image": Image(), "label": ClassLabel(names=list(NAMES))})
+    drawn = [draw_image(random, SAMPLE_SIZE, fewest=1, most=1) for _ in range(count)]
+    images = [{"bytes": image.png(), "path": None} for image in drawn]
+    labels = [int(image.classes[0]) for image in drawn]
+    features = Features({"image": Image(), "label": ClassLabel(names=list(SHAPE_NAMES))})
     return Dataset.from_dict({"image": images, "label": labels}, features=features)

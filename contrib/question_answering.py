@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
+from typing_extensions import override
 
+from taskrecipe import (
+    Batch,
+    Column,
+    Count,
+    CutsRows,
+    DataError,
+    Direction,
+    Judgment,
+    Predictions,
+    Recipe,
+    Row,
+    Splits,
+    TaskOptions,
+    UsageError,
+)
 from taskrecipe.contrib import spans, squad
-from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
-from taskrecipe.core.spec.table import Count, TaskOptions
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
-    from taskrecipe.core.model import ModelSource
+    from taskrecipe import DescribedText, ModelSource
 
-TARGETS = ("start_positions", "end_positions", "places")
+KEPT_BACK = ("start_positions", "end_positions", "places")
 """What a batch has besides the model's inputs."""
+
+TEXTS = ("example", "context", "context_start", "answers")
+"""What a row has besides its batch: the number of its example, its part of the context, and the right answers."""
+
+CANDIDATES = 5
+"""Spans that are kept of each window, and of each example."""
+
+SPAN_KEYS = {"score": "score", "begin": "start", "end": "end"}
+"""What predictions call the score and the characters of a span, and what candidates call them."""
+
+NO_SPAN = {"answer": squad.NO_ANSWER, "start": None, "end": None, "score": None}
 
 
 class AnsweringOptions(TaskOptions):
@@ -37,7 +63,7 @@ class AnsweringOptions(TaskOptions):
         default=128,
         le=1_000_000,
         validate_default=True,
-        description="Tokens of context that two neighbouring windows share.",
+        description="Tokens of context that two neighboring windows share.",
     )
     max_answer: Count = Field(default=30, le=100_000, description="Tokens an answer has at most.")
     no_answer: bool = Field(default=False, description="Whether a question may have no answer, as in SQuAD 2.0.")
@@ -56,13 +82,14 @@ class AnsweringOptions(TaskOptions):
         return stride
 
 
-class QuestionAnswering(Recipe):
+class QuestionAnswering(Recipe, CutsRows):
     """Extractive question answering (SQuAD 1.1 and 2.0): the span of a context that answers a question.
 
-    A context longer than the model takes is cut into windows that overlap; a row that is trained on, and counted by
+    A context longer than the model takes is cut into windows that overlap. A row that is trained on, and counted by
     `batch_size`, is a window. In a window without the answer, the model learns to point at its first token. The
-    prediction is the best of all spans of all windows of an example; with `no_answer`, none if pointing at nothing
-    scores higher, and the scores are then also given apart. They are those of SQuAD's official scripts, in percent.
+    answer is the best of all spans of all windows of an example. With `no_answer`, there is none if pointing at
+    nothing scores higher, and questions with an answer and without are also scored apart. The scores are those of
+    SQuAD's official scripts, in percent.
     """
 
     Options = AnsweringOptions
@@ -77,41 +104,40 @@ class QuestionAnswering(Recipe):
         "train.accumulate": 1,
     }
 
+    @override
     def metrics(self) -> dict[str, Direction]:
-        """F1 and exact match; with `no_answer` also apart, for questions with an answer and without."""
         apart = ("has_answer_f1", "has_answer_exact_match", "no_answer_accuracy") if self.options.no_answer else ()
         return dict.fromkeys(("f1", "exact_match", *apart), "max")
 
+    @override
     def columns(self) -> dict[str, Column]:
-        """A question, a text, and the answers in it."""
+        answers = "{text: [...], answer_start: [...]}: right answers, and the characters they begin at"
         return {
             "question": Column("a question"),
             "context": Column("the text that the answer is a part of"),
-            "answers": Column("{text: [...], answer_start: [...]}: right answers, and the characters they begin at"),
+            "answers": Column(answers, target=True),
         }
 
+    @override
     def sample(self, folder: Path) -> Splits:
         """Contexts with phrases of several kinds, of which those of one kind are always the answer."""
-        from taskrecipe.core.sample_text import vocabulary, write_tiny_bert
+        from taskrecipe.text import vocabulary, write_tiny_bert
 
         write_tiny_bert(folder, vocabulary())
         return {"train": self._sample_split(0, 512), "validation": self._sample_split(1, 128)}
 
-    def check(self, splits: Splits) -> None:
-        """Questions and contexts must be text, and every answer must stand in its context where it says."""
-        from taskrecipe.core.data.text import check_text
+    @override
+    def check(self, rows: Dataset, split: str) -> None:
+        from taskrecipe.data import check_text
 
-        for split, rows in splits.items():
-            _check_shape(rows, split)
-            for column in ("question", "context"):
-                check_text(rows, split, column)
-            for number, (context, answers) in enumerate(zip(rows["context"], rows["answers"], strict=True)):
-                if problem := self._problem(context, answers):
-                    raise DataError(problem, split=split, row=number, column="answers")
+        for column in ("question", "context"):
+            check_text(rows, split, column)
+        if "answers" in rows.column_names:
+            squad.check_answers(rows, split, required=not self.options.no_answer)
 
+    @override
     def load_processor(self, source: ModelSource) -> Any:
-        """The model's tokenizer, which must know where in a text a token is."""
-        from taskrecipe.core.fit import require_length
+        from taskrecipe.text import require_length
 
         tokenizer = source.tokenizer()
         if not tokenizer.is_fast:
@@ -119,98 +145,175 @@ class QuestionAnswering(Recipe):
         require_length(source, tokenizer, "[task].max_length", self.options.max_length)
         return tokenizer
 
+    @override
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
-        """Cut every example into windows, with the answer's place in each."""
-        from taskrecipe.core.data.cache import map_rows
+        """Cut every example into windows. Each keeps its own part of the context and the answer's place in it."""
+        from taskrecipe.data import map_rows
 
         numbered = rows.add_column("example", list(range(len(rows))))
-        return map_rows(numbered, partial(self._windows, split=split))
+        # Answers keep the type of their column: it can't be seen in rows that have none.
+        return map_rows(numbered, partial(self._cut_windows, split=split), keep=["answers"])
 
+    @override
     def collate(self, rows: list[Row]) -> Batch:
-        """Pad what the model takes, and what is needed to find the answer; texts stay behind."""
-        return super().collate(
-            [{k: v for k, v in row.items() if k not in ("example", "context", "answers")} for row in rows]
-        )
+        """Pad what the model takes, and what is needed to find the answer. Texts are left out."""
+        return super().collate([{k: v for k, v in row.items() if k not in TEXTS} for row in rows])
 
+    @override
     def padding(self) -> dict[str, int]:
-        """Padding is nowhere in the context."""
-        return {**super().padding(), "places": -1}
+        return {**super().padding(), "places": -1}  # padding has no place in the context
 
+    @override
     def load_model(self, source: ModelSource) -> torch.nn.Module:
-        """A model that points at a first and a last token."""
         from transformers import AutoModelForQuestionAnswering
 
         model: torch.nn.Module = source.model(AutoModelForQuestionAnswering)
         return model
 
-    def weights(self, batch: Batch) -> dict[str, float]:
-        """A window counts as one."""
+    @override
+    def forward(self, model: torch.nn.Module, batch: Batch) -> Any:
+        return model(**{name: value for name, value in batch.items() if name not in KEPT_BACK})
+
+    @override
+    def loss_counts(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(len(batch["input_ids"]))}
 
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """Cross entropy of the first and of the last token; smoothed in training only."""
-        outputs = model(**{name: value for name, value in batch.items() if name not in TARGETS})
-        smoothing = self.spec.train.label_smoothing if model.training else 0.0
+    @override
+    def loss(self, outputs: Any, batch: Batch, training: bool) -> dict[str, torch.Tensor]:
+        """Return the mean of two cross entropies, that of the first and that of the last token."""
+        smoothing = self.spec.train.label_smoothing if training else 0.0
         # Padding is no place to point at: it would make the loss depend on which windows share a batch.
         seen = batch["attention_mask"].bool()
         first = spans.pointing_loss(outputs.start_logits, batch["start_positions"], seen, smoothing)
         last = spans.pointing_loss(outputs.end_logits, batch["end_positions"], seen, smoothing)
-        return Loss({"loss": (first + last) / 2}, outputs)
+        return {"loss": (first + last) / 2}
 
-    def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
-        """The best span of each window, by its characters, and the scores of it and of no answer."""
+    @override
+    def predict(self, outputs: Any, batch: Batch) -> Predictions:
+        """Return the best spans of each window, by their characters in the whole context, and the scores.
+
+        `score`, `begin` and `end` have a value for each of the best spans, the best first. `nothing` is the score of
+        no answer.
+        """
         import torch
 
         places = batch["places"]
         window = torch.arange(len(places), device=places.device)
         starts, ends = outputs.start_logits.float(), outputs.end_logits.float()
-        score, first, last = spans.best_spans(starts, ends, places[..., 0] >= 0, self.options.max_answer)
-        nowhere = (batch["input_ids"] == self._pointed_at_for_nothing).int().argmax(-1)
+        score, first, last = spans.best_spans(starts, ends, places[..., 0] >= 0, self.options.max_answer, CANDIDATES)
+        nowhere = (batch["input_ids"] == self._no_answer_token).int().argmax(-1)
         return {
             "score": score,
-            "begin": places[window, first, 0],
-            "end": places[window, last, 1],
+            "begin": places[window[:, None], first, 0],
+            "end": places[window[:, None], last, 1],
             "nothing": starts[window, nowhere] + ends[window, nowhere],
         }
 
-    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
-        """The best span over the windows of each example, against its right answers."""
-        beginnings = np.flatnonzero(np.diff(rows["example"], prepend=-1))
-        examples = rows.select_columns(["context", "answers"]).select(beginnings)
-        windows = np.split(np.arange(len(rows)), beginnings[1:])
-        predicted = [
-            self._answer(predictions, window, context)
-            for window, context in zip(windows, examples["context"], strict=True)
+    @override
+    def score(self, predictions: Predictions, rows: Dataset) -> dict[str, float]:
+        """Compare the best span over the windows of each example with its right answers."""
+        compare = squad.score_with_silence if self.options.no_answer else squad.score_answers
+        return compare(*self._pair_answers(predictions, rows))
+
+    @override
+    def row_scores(self, predictions: Predictions, rows: Dataset) -> dict[str, Sequence[float]]:
+        measure = squad.measure_with_silence if self.options.no_answer else squad.measure_answers
+        measured = measure(*self._pair_answers(predictions, rows))
+        return {name: [100 * value for value in values] for name, values in measured.items()}
+
+    def _pair_answers(self, predictions: Predictions, rows: Dataset) -> tuple[list[str], list[list[str]]]:
+        """Return the answer that is predicted for each example, and its right answers."""
+        windows = rows.select_columns(list(TEXTS))  # reading tokens and places would take most of the time
+        predicted, right = [], []
+        for _, group in groupby(enumerate(windows), key=lambda window: window[1]["example"]):
+            numbers, members = zip(*group, strict=True)
+            found = [{name: values[number] for name, values in predictions.items()} for number in numbers]
+            prediction, row = self.merge(found, list(members))
+            predicted.append(self.answer(prediction, row)["answer"])
+            right.append(squad.read_answers(row["answers"], "text"))
+        return predicted, right
+
+    @override
+    def answer(self, prediction: Row, row: Row) -> Any:
+        """Return the best answer in one window, or in all that `merge` joined, by its characters in the context."""
+        candidates = [
+            {"answer": _cut_text(row, begin, end), "start": begin, "end": end, "score": score}
+            for score, begin, end in _spans(prediction)
         ]
-        compare = squad.scores_with_silence if self.options.no_answer else squad.scores
-        return compare(predicted, examples["answers"])
+        return self._choose_answer(candidates, float(prediction["nothing"]))
 
-    def _answer(self, predictions: dict[str, Any], windows: NDArray[np.int64], context: str) -> str:
-        best = windows[np.argmax(predictions["score"][windows])]
-        margin = predictions["nothing"][windows].min() - predictions["score"][best]
-        if self.options.no_answer and margin > self.options.threshold:
-            return squad.NO_ANSWER
-        return context[predictions["begin"][best] : predictions["end"][best]]
+    @override
+    def judge(self, prediction: Row, row: Row) -> Judgment:
+        if "answers" not in row:
+            return Judgment()
+        right = squad.read_answers(row["answers"], "text") or [squad.NO_ANSWER]
+        predicted = self.answer(prediction, row)["answer"]
+        correct = any(squad.exact_match(predicted, text) for text in right)
+        return Judgment({"answer": right[0], "answers": right}, correct=correct)
 
-    def _problem(self, context: str, answers: Row | None) -> str | None:
-        """What is wrong with a row's answers, if anything is."""
-        texts, starts = _given(answers, "text"), _given(answers, "answer_start")
-        if len(texts) != len(starts):
-            return f"every answer needs the character it begins at; found {len(texts)} answers and {len(starts)} places"
-        if not texts and not self.options.no_answer:
-            return "there is no answer; if that may be so, set [task].no_answer = true"
-        for text, start in zip(texts, starts, strict=True):
-            if not (text and isinstance(start, int) and start >= 0 and context.startswith(text, start)):
-                return f"answer {text!r} does not stand at character {start} of the context"
-        return None
+    @override
+    def row_losses(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if "start_positions" not in batch:
+            return None
+        seen = batch["attention_mask"].bool()
+        first = spans.pointing_losses(outputs.start_logits, batch["start_positions"], seen)
+        last = spans.pointing_losses(outputs.end_logits, batch["end_positions"], seen)
+        return (first + last) / 2, first.new_ones(len(first))
+
+    @override
+    def owners(self, rows: Dataset) -> Sequence[int]:
+        numbers: Sequence[int] = rows["example"]
+        return numbers
+
+    @override
+    def merge(self, predictions: list[Row], rows: list[Row]) -> tuple[Row, Row]:
+        """Join the windows of an example: the best of their spans, and the context that they are parts of."""
+        context = ""
+        for row in rows:  # windows overlap
+            context += row["context"][len(context) + rows[0]["context_start"] - row["context_start"] :]
+        found = [dict(zip(("score", "start", "end"), span, strict=True)) for one in predictions for span in _spans(one)]
+        best = spans.merge_candidates([found], CANDIDATES)
+        merged = {name: [span[key] for span in best] for name, key in SPAN_KEYS.items()}
+        nothing = min(float(one["nothing"]) for one in predictions)
+        return {**merged, "nothing": nothing}, {**rows[0], "context": context}
+
+    @override
+    def describe(self, example: Row) -> DescribedText:
+        """Show the tokens of a window. The answer is marked as the target."""
+        from taskrecipe import DescribedText
+        from taskrecipe.text import describe_tokens, split_pair
+
+        pieces, facts = describe_tokens(example["input_ids"], self.processor), {}
+        if "start_positions" in example:
+            first, last = int(example["start_positions"]), int(example["end_positions"])
+            facts["answer"] = "not in this window"
+            if example["places"][first][0] >= 0:
+                facts["answer"] = _cut_text(example, example["places"][first][0], example["places"][last][1])
+                pieces[first : last + 1] = [replace(piece, role="target") for piece in pieces[first : last + 1]]
+        lines = split_pair(pieces, self.processor)
+        return DescribedText(lines, facts, ["question", "context"] if len(lines) == 2 else [], joined=True)
+
+    @override
+    def facts(self, rows: Dataset, split: str) -> dict[str, str]:
+        if "start_positions" not in rows.column_names:
+            return {}
+        found = sum(_count_answers(table) for table in rows.with_format("arrow").iter(1000))
+        return {"windows with the answer": f"{found:,} of {len(rows):,}"}
+
+    def _choose_answer(self, candidates: list[Row], nothing: float) -> Row:
+        """Choose the best of the ranked candidates, or no answer if the spec allows it and its score is higher."""
+        chosen: Row = candidates[0] if candidates else NO_SPAN
+        if self.options.no_answer and candidates and nothing - chosen["score"] > self.options.threshold:
+            chosen = NO_SPAN
+        return {**chosen, "no_answer_score": nothing, "candidates": candidates}
 
     @property
-    def _pointed_at_for_nothing(self) -> int:
-        """The token that stands for no answer; where a tokenizer has none such, the first token of the window does."""
+    def _no_answer_token(self) -> int:
+        """The token that stands for no answer. Where a tokenizer has none such, the first token of the window does."""
         token = self.processor.cls_token_id
         return -1 if token is None else int(token)
 
-    def _windows(self, rows: dict[str, list[Any]], split: str) -> dict[str, Any]:
+    def _cut_windows(self, rows: dict[str, list[Any]], split: str) -> dict[str, Any]:
         questions = [question.lstrip() for question in rows["question"]]
         self._require_room(questions, rows["example"], split)
         tokens = self.processor(
@@ -227,28 +330,34 @@ class QuestionAnswering(Recipe):
             np.where(np.array([part == 1 for part in tokens.sequence_ids(window)])[:, None], offsets[window], -1)
             for window in range(len(owners))
         ]
-        pointers = [
-            self._pointers(ids, place, rows["answers"][owner])
-            for ids, place, owner in zip(tokens["input_ids"], places, owners, strict=True)
-        ]
-        begins = np.diff(owners, prepend=-1) != 0  # an example's texts are kept once, with its first window
-        return {
+        parts = [_find_part(place) for place in places]
+        made = {
             **tokens,
             "places": places,
+            "example": [rows["example"][owner] for owner in owners],
+            "context": [rows["context"][owner][part] for owner, part in zip(owners, parts, strict=True)],
+            "context_start": [part.start for part in parts],
+        }
+        return {**made, **self._locate_answers(made, owners, rows["answers"])} if "answers" in rows else made
+
+    def _locate_answers(self, windows: Row, owners: list[int], answers: list[Row | None]) -> dict[str, Any]:
+        """Return the first and last token to point at in each window, and the right answers."""
+        pointers = [
+            self._find_pointers(ids, place, answers[owner])
+            for ids, place, owner in zip(windows["input_ids"], windows["places"], owners, strict=True)
+        ]
+        first_windows = np.diff(owners, prepend=-1) != 0  # the right answers are kept once, with the first window
+        return {
             "start_positions": [first for first, _ in pointers],
             "end_positions": [last for _, last in pointers],
-            "example": [rows["example"][owner] for owner in owners],
-            "context": [rows["context"][owner] if new else "" for owner, new in zip(owners, begins, strict=True)],
-            "answers": [
-                _given(rows["answers"][owner], "text") if new else [] for owner, new in zip(owners, begins, strict=True)
-            ],
+            "answers": [answers[owner] if first else None for owner, first in zip(owners, first_windows, strict=True)],
         }
 
-    def _pointers(self, ids: list[int], places: NDArray[Any], answers: Row | None) -> tuple[int, int]:
-        """The first and last token of the first answer; those that stand for no answer, if it isn't in the window."""
-        texts, begins = _given(answers, "text"), _given(answers, "answer_start")
-        found = spans.locate(places, begins[0], begins[0] + len(texts[0])) if texts else None
-        nowhere = int(np.argmax(np.equal(ids, self._pointed_at_for_nothing)))
+    def _find_pointers(self, ids: list[int], places: NDArray[Any], answers: Row | None) -> tuple[int, int]:
+        """Return the first and last token of the first answer; the no-answer token if it isn't in the window."""
+        texts, begins = squad.read_answers(answers, "text"), squad.read_answers(answers, "answer_start")
+        found = spans.locate_span(places, begins[0], begins[0] + len(texts[0])) if texts else None
+        nowhere = int(np.argmax(np.equal(ids, self._no_answer_token)))
         return found or (nowhere, nowhere)
 
     def _require_room(self, questions: list[str], numbers: list[int], split: str) -> None:
@@ -272,7 +381,7 @@ class QuestionAnswering(Recipe):
         return Dataset.from_list([self._sample_row(random) for _ in range(size)])
 
     def _sample_row(self, random: np.random.Generator) -> Row:
-        from taskrecipe.core.sample_text import CUES, WORDS, sentence
+        from taskrecipe.text import CUES, WORDS, sentence
 
         phrases = [
             " ".join(map(str, (random.choice(cues[:2]), random.choice(WORDS), random.choice(cues[2:]))))
@@ -289,24 +398,29 @@ class QuestionAnswering(Recipe):
         }
 
 
-def _given(answers: Row | None, key: str) -> list[Any]:
-    """What there is of answers; nothing may also be written as null."""
-    return (answers or {}).get(key) or []
+def _spans(prediction: Row) -> Iterator[tuple[float, int, int]]:
+    """Yield score, begin and end of each span of a window. A window may have fewer spans than are kept."""
+    spans_of_window = zip(*(prediction[name] for name in SPAN_KEYS), strict=True)
+    return ((float(score), int(begin), int(end)) for score, begin, end in spans_of_window if math.isfinite(score))
 
 
-def _check_shape(rows: Dataset, split: str) -> None:
-    """Refuse answers of another shape than SQuAD's."""
-    found = rows.features["answers"]
-    lists = (
-        [getattr(found.get(key), "feature", None) for key in ("text", "answer_start")]
-        if isinstance(found, dict)
-        else []
-    )
-    kinds = [str(getattr(inner, "dtype", inner)) for inner in lists]
-    # Where no row has an answer, lists are of nothing.
-    if not kinds or not re.fullmatch("(large_)?string|null", kinds[0]) or not re.fullmatch(r"u?int\d+|null", kinds[1]):
-        raise DataError(
-            f"answers must be {{text: [...], answer_start: [...]}}, texts and whole numbers; found {found}",
-            split=split,
-            column="answers",
-        )
+def _count_answers(table: Any) -> int:
+    """Count the windows of an Arrow table whose answer begins at a token of the context."""
+    import pyarrow.compute as pc
+
+    sizes = pc.list_value_length(table["places"]).to_numpy()
+    begins = pc.list_flatten(pc.list_flatten(table["places"])).to_numpy().reshape(-1, 2)[:, 0]
+    tokens = np.cumsum(sizes) - sizes + table["start_positions"].to_numpy()
+    return int((begins[tokens] >= 0).sum())
+
+
+def _find_part(places: NDArray[Any]) -> slice:
+    """Return the part of the context that a window holds, by its characters."""
+    inner = places[places[:, 0] >= 0]
+    return slice(int(inner[0, 0]), int(inner[-1, 1])) if len(inner) else slice(0, 0)
+
+
+def _cut_text(row: Row, begin: int, end: int) -> str:
+    """Return the characters from `begin` to `end` of the whole context, of which a row has only its part."""
+    text: str = row["context"][begin - row["context_start"] : end - row["context_start"]]
+    return text

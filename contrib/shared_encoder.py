@@ -8,7 +8,7 @@ from typing import Any
 
 import torch  # noqa: TID253 - imported only where a model is made
 
-from taskrecipe.core.errors import UsageError
+from taskrecipe import UsageError
 
 
 class SharedEncoder(torch.nn.Module):
@@ -21,15 +21,15 @@ class SharedEncoder(torch.nn.Module):
         self.models = torch.nn.ModuleList(models.values())
 
     def forward(self, run: Callable[[dict[str, Any]], Any]) -> Any:
-        """What `run` makes of the models: one call for all of them, since processes exchange gradients by calls."""
+        """Return what `run` computes with the models: in one call, since processes exchange gradients for each call."""
         return run(self.by_name())
 
     def by_name(self) -> dict[str, Any]:
-        """Each name's model."""
+        """Return the models by name."""
         return dict(zip(self.names, self.models, strict=True))
 
     def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """Let the encoder compute activations twice."""
+        """Enable gradient checkpointing in all models."""
         for model in self.models:
             model.gradient_checkpointing_enable(**options)  # type: ignore[operator]
 
@@ -42,16 +42,17 @@ class SharedEncoder(torch.nn.Module):
 
 
 def _share(models: dict[str, Any]) -> str:
-    """Give all models one encoder, and say whose it was: that of the one which has all the parts others need."""
-    parts = {name: set(model.base_model.state_dict()) for name, model in models.items()}
+    """Give all models one encoder, and return whose it was: that of the model which has all parts that others need."""
+    encoders = {name: getattr(model, "base_model", model) for name, model in models.items()}
+    parts = {name: set(encoder.state_dict()) for name, encoder in encoders.items()}
     chosen = max(parts, key=lambda name: len(parts[name]))
-    encoder = models[chosen].base_model
+    shared = encoders[chosen]
     for name, model in models.items():
-        if model.base_model is model or type(model.base_model) is not type(encoder) or not parts[name] <= parts[chosen]:
+        if encoders[name] is model or type(encoders[name]) is not type(shared) or not parts[name] <= parts[chosen]:
             raise UsageError(
-                f"tasks {chosen!r} and {name!r} can't share an encoder: theirs are a {type(encoder).__name__} "
-                f"and a {type(model.base_model).__name__} with other parts"
+                f"tasks {chosen!r} and {name!r} can't share an encoder: theirs are a {type(shared).__name__} "
+                f"and a {type(encoders[name]).__name__} with other parts"
             )
-        setattr(model, model.base_model_prefix, encoder)
+        setattr(model, model.base_model_prefix, shared)
         model.tie_weights()  # a head that uses the word embeddings uses the shared ones
     return chosen

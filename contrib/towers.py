@@ -11,7 +11,7 @@ SIDES = ("text1", "text2")
 
 
 class Towers(torch.nn.Module):
-    """The encoders of both sides, and how their outputs become one vector a text."""
+    """The encoders of both sides. Each text becomes one vector."""
 
     def __init__(self, encoders: list[Any], pooling: str) -> None:
         super().__init__()
@@ -19,11 +19,11 @@ class Towers(torch.nn.Module):
         self.pooling = pooling
 
     def forward(self, text1: dict[str, torch.Tensor], text2: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The vectors of both sides: pairs x 2 x width."""
+        """Return the vectors of both sides: pairs x 2 x width."""
         return torch.stack([self._embed(self.encoders[0], text1), self._embed(self.encoders[-1], text2)], dim=1)
 
     def gradient_checkpointing_enable(self, **options: Any) -> None:
-        """Let the encoders compute activations twice."""
+        """Enable gradient checkpointing in all encoders."""
         for encoder in self.encoders:
             encoder.gradient_checkpointing_enable(**options)  # type: ignore[operator]
 
@@ -45,17 +45,17 @@ class Towers(torch.nn.Module):
         return torch.nn.functional.normalize(pooled, dim=-1)
 
 
-def contrast(vectors: torch.Tensor, temperature: float) -> torch.Tensor:
-    """How badly each text finds its partner among all of the other side, both ways: the mean cross entropy."""
+def contrastive_loss(vectors: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Return the mean cross entropy of finding each text's partner among all texts of the other side, both ways."""
     first, second = vectors.unbind(1)
-    likeness = first @ second.T / temperature
+    logits = first @ second.T / temperature
     partners = torch.arange(len(vectors), device=vectors.device)
     entropy = torch.nn.functional.cross_entropy
-    return (entropy(likeness, partners) + entropy(likeness.T, partners)) / 2
+    return (entropy(logits, partners) + entropy(logits.T, partners)) / 2
 
 
 class RandomState:
-    """Where torch's random numbers stand on the CPU and on the device, to come back to."""
+    """The state of torch's random number generators on the CPU and on the device, to be restored later."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -63,20 +63,20 @@ class RandomState:
         self.own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
     def restore(self) -> None:
-        """Go back there."""
+        """Set the generators back to this state."""
         torch.set_rng_state(self.cpu)
         if self.own is not None:
             torch.get_device_module(self.device).set_rng_state(self.own, self.device)
 
 
-def with_everyones(own: torch.Tensor, accelerator: Any) -> torch.Tensor:
-    """The rows of all processes, in their order; only `own` is part of the graph. Processes may have unequally many."""
+def gather_vectors(own: torch.Tensor, accelerator: Any) -> torch.Tensor:
+    """Return the vectors of all processes in order. Only `own` has gradients; numbers of vectors may differ."""
     if accelerator.num_processes == 1:
         return own
     counts = accelerator.gather(torch.tensor([len(own)], device=own.device)).tolist()
     padded = own.new_zeros(max(counts), *own.shape[1:])
     padded[: len(own)] = own.detach()
-    everyones = accelerator.gather(padded).split(max(counts))
-    parts = [part[:count] for part, count in zip(everyones, counts, strict=True)]
+    gathered = accelerator.gather(padded).split(max(counts))
+    parts = [part[:count] for part, count in zip(gathered, counts, strict=True)]
     parts[accelerator.process_index] = own
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Two towers: texts become vectors, and texts that belong together near ones."""
+"""Two towers: texts become vectors, and texts that belong together become similar vectors."""
 
 from __future__ import annotations
 
@@ -8,22 +8,36 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
+from typing_extensions import override
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Loss, Recipe, Row, Splits
-from taskrecipe.core.spec.table import Count, TaskOptions
+from taskrecipe import (
+    PREDICT,
+    Batch,
+    Column,
+    ComputesUpdate,
+    Count,
+    DataError,
+    Direction,
+    EmbedsRows,
+    Judgment,
+    Predictions,
+    Recipe,
+    Row,
+    Scorer,
+    Splits,
+    TaskOptions,
+)
 
 if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
-    from taskrecipe.core.model import ModelSource
-    from taskrecipe.core.training.batches import MicroBatch
-    from taskrecipe.core.training.update import Update
+    from taskrecipe import DescribedText, ModelSource, Update
 
 SIDES = ("text1", "text2")
 
 _SAME = 1e-6
-"""Likenesses closer than this count as equal: the same text in another batch may differ in its last bits."""
+"""Cosines closer than this count as equal: those of the same text in another batch may differ in their last bits."""
 
 
 class TwoTowerOptions(TaskOptions):
@@ -31,11 +45,11 @@ class TwoTowerOptions(TaskOptions):
 
     objective: Literal["contrastive", "cosine"] = Field(
         default="contrastive",
-        description="contrastive: find one's partner among all of the update; cosine: be as alike as the score says.",
+        description="contrastive: find the partner among all texts of the update; cosine: be as similar as the score.",
     )
     self_pairs: bool = Field(
         default=False,
-        description="Train on text1 alone: each text is its own partner, seen with other dropout (SimCSE).",
+        description="Train on text1 alone: each text is its own partner, with different dropout (SimCSE).",
     )
     pooling: Literal["mean", "cls"] = Field(
         default="mean", description="How tokens become one vector: their mean, or the first one's."
@@ -48,9 +62,9 @@ class TwoTowerOptions(TaskOptions):
         default=5.0, gt=0.0, le=1e6, description="The score of texts that mean the same; scores begin at 0."
     )
     recall_at: list[Count] = Field(
-        default=[1, 10], min_length=1, max_length=10, description="The k of recall@k: found among the k nearest."
+        default=[1, 10], min_length=1, max_length=10, description="The k of recall@k: found among the k most similar."
     )
-    max_length: Count = Field(default=128, le=1_000_000, description="Tokens a text is cut off at.")
+    max_length: Count = Field(default=128, le=1_000_000, description="Tokens that a text is truncated to.")
 
     @model_validator(mode="after")
     def _self_pairs_contrast(self) -> TwoTowerOptions:
@@ -61,19 +75,22 @@ class TwoTowerOptions(TaskOptions):
         return self
 
 
-class TwoTower(Recipe):
+class TwoTower(Recipe, ComputesUpdate, EmbedsRows):
     """Text embeddings from pairs: similarity, retrieval, and SimCSE.
 
     Two texts go through one encoder or two, and become vectors that are compared by their cosine. With the
-    contrastive objective every text must find its partner among all texts of the update, whatever number of
-    micro-batches and processes it is spread over: vectors are computed first and gradients sent back afterwards, so
-    memory is that of a micro-batch. Measured are mrr and recall@k over the whole split. With the cosine objective, or
-    where texts are their own partners, rows measured on have a score, and Spearman's and Pearson's correlation with
-    it are told. The exported model is the encoder itself.
+    contrastive objective every text must find its partner among all texts of the update, over any number of
+    micro-batches and processes: all vectors are computed first, and then the gradients of each micro-batch, so memory
+    is that of one micro-batch. It is evaluated by mrr and recall@k over the whole split. With the cosine objective, or
+    with self-pairs, evaluated rows have a score, and Spearman's and Pearson's correlation with it are reported. The
+    exported model is the encoder itself.
     """
 
     Options = TwoTowerOptions
+    uses_all_weights = False  # encoders often have a last layer, such as a pooler, that is not used here
     options: TwoTowerOptions
+    learned = ()
+    length_options: ClassVar = {"max_length": "input_ids"}
     sample_settings: ClassVar = {
         "train.learning_rate": 1e-3,
         "train.epochs": 3,
@@ -83,156 +100,233 @@ class TwoTower(Recipe):
 
     @property
     def scored(self) -> bool:
-        """Whether rows measured on have a score; else they are pairs to be found."""
+        """Whether evaluated rows have a score; if not, they are pairs to be found."""
         return self.options.objective == "cosine" or self.options.self_pairs
 
+    @property
+    @override
+    def whole_update(self) -> bool:
+        return self.options.objective == "contrastive"
+
+    @override
     def metrics(self) -> dict[str, Direction]:
-        """Correlations with the score, or how well partners are found."""
         if self.scored:
             return {"spearman": "max", "pearson": "max"}
         return dict.fromkeys(["mrr", *(f"recall@{k}" for k in self.options.recall_at)], "max")
 
+    @override
     def columns(self) -> dict[str, Column]:
-        """The texts, and the score where one is needed; in self-pairs, only rows measured on have all."""
-        own = self.options.self_pairs
+        own = self.options.self_pairs  # only evaluated rows have all columns then
         columns = {"text1": Column("a text"), "text2": Column("a text that belongs to it", required=not own)}
         if self.scored:
-            columns["score"] = Column("how alike they are, from 0 to score_max", required=not own)
+            columns["score"] = Column("how similar they are, from 0 to score_max", required=not own, target=True)
         return columns
 
-    def sample(self, folder: Path) -> Splits:
-        """Sentences, and the same said in words that are spelled backwards, in another order."""
-        from taskrecipe.core.sample_text import WORDS, write_tiny_bert
+    @override
+    def input_columns(self) -> dict[str, Column]:
+        """Return the texts: rows to predict have one of them or both."""
+        columns = super().input_columns()
+        return {side: Column(columns[side].description, required=False) for side in SIDES}
 
-        write_tiny_bert(folder, [*WORDS, *(_backwards(word) for word in WORDS)])
+    @override
+    def sample(self, folder: Path) -> Splits:
+        """Sentences, and the same in words that are spelled backwards, in another order."""
+        from taskrecipe.text import WORDS, write_tiny_bert
+
+        write_tiny_bert(folder, [*WORDS, *(_spell_backwards(word) for word in WORDS)])
         return {"train": self._sample_split(0, 512), "validation": self._sample_split(1, 128)}
 
-    def check(self, splits: Splits) -> None:
-        """Texts must be text and scores numbers, in every split that they are needed in."""
-        from taskrecipe.core.data.columns import require
-        from taskrecipe.core.data.labels import check_numbers
-        from taskrecipe.core.data.text import check_text
+    @override
+    def check(self, rows: Dataset, split: str) -> None:
+        from taskrecipe.data import check_numbers, check_text, require_columns
 
-        for split, rows in splits.items():
-            needed = {name: Column(column.description) for name, column in self.columns().items()}
-            if split == "train" and self.options.self_pairs:
-                needed = {"text1": needed["text1"]}
-            require(rows.column_names, needed, split)
-            for side in (name for name in needed if name in SIDES):
-                check_text(rows, split, side)
-            if "score" in needed:
-                check_numbers(rows, split, "score")
+        sides = self._sides(rows, split)
+        if split == PREDICT and not sides:
+            raise DataError(f"there is neither {SIDES[0]!r} nor {SIDES[1]!r}, a text to embed")
+        require_columns(rows.column_names, {side: Column(self.columns()[side].description) for side in sides}, split)
+        for side in sides:
+            check_text(rows, split, side)
+        if self.scored and len(sides) == len(SIDES):
+            check_numbers(rows, split, "score")
 
+    @override
     def load_processor(self, source: ModelSource) -> Any:
-        """The encoder's tokenizer."""
-        from taskrecipe.core.fit import require_length
+        from taskrecipe.text import require_length
 
         tokenizer = source.tokenizer()
         require_length(source, tokenizer, "[task].max_length", self.options.max_length)
         return tokenizer
 
+    @override
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
         """Tokenize each side into columns that begin with its name."""
-        from taskrecipe.core.data.cache import map_rows
+        from taskrecipe.data import map_rows
 
-        alone = split == "train" and self.options.self_pairs
-        sides = SIDES[:1] if alone else SIDES
-        keep = ["score"] if self.scored and not alone else []
+        sides = self._sides(rows, split)
+        keep = ["score"] if self.scored and len(sides) == len(SIDES) else []
         return map_rows(rows, lambda batch: self._tokenize(batch, sides), keep=keep)
 
+    @override
     def lengths(self, rows: Dataset) -> Sequence[int]:
-        """The tokens of both texts."""
         columns = [name for name in rows.column_names if name.endswith(".input_ids")]
         return [sum(map(len, texts)) for texts in zip(*(rows[name] for name in columns), strict=True)]
 
+    @override
     def collate(self, rows: list[Row]) -> Batch:
-        """Pad each side by itself; a text without a partner is its own."""
-        from taskrecipe.core.collate import pad
+        """Pad each side separately. A text without a partner is its own partner."""
+        sides = [[_select_side(side, row) for row in rows] for side in SIDES]
+        first, second = (super(TwoTower, self).collate(side) if side[0] else None for side in sides)
+        batch: Batch = {"text1": first or second, "text2": second or first}
+        return batch | (super().collate([{"score": row["score"]} for row in rows]) if "score" in rows[0] else {})
 
-        sides = {side: [_under(side, row) for row in rows] for side in SIDES}
-        first, second = (pad(side, self.padding()) if side[0] else None for side in sides.values())
-        batch: Batch = {"text1": first, "text2": second or first}
-        if "score" in rows[0]:
-            batch |= pad([{"score": row["score"]} for row in rows], {})
-        return batch
-
+    @override
     def load_model(self, source: ModelSource) -> torch.nn.Module:
-        """One encoder, or two that begin as the same one."""
         from transformers import AutoModel
 
         from taskrecipe.contrib.towers import Towers
 
+        # Two encoders start with the same weights.
         return Towers([source.model(AutoModel) for _ in range(1 if self.options.shared else 2)], self.options.pooling)
 
-    def weights(self, batch: Batch) -> dict[str, float]:
-        """The loss is a mean over pairs."""
+    @override
+    def forward(self, model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+        vectors: torch.Tensor = model(batch["text1"], batch["text2"])
+        return vectors
+
+    @override
+    def loss_counts(self, batch: Batch) -> dict[str, float]:
         return {"loss": float(len(batch["text1"]["input_ids"]))}
 
-    def loss(self, model: torch.nn.Module, batch: Batch) -> Loss:
-        """Each pair by itself: the squared error of its cosine, or without a score how far it is from 1."""
-        vectors = model(batch["text1"], batch["text2"])
-        cosines = (vectors[:, 0] * vectors[:, 1]).sum(-1)
-        if "score" not in batch:
-            return Loss({"loss": (1 - cosines).mean()}, vectors)
-        wanted = batch["score"].to(cosines.dtype) / self.options.score_max
-        return Loss({"loss": (cosines - wanted).square().mean()}, vectors)
+    @override
+    def loss(self, outputs: torch.Tensor, batch: Batch, training: bool) -> dict[str, torch.Tensor]:
+        """Return the squared error of each pair's cosine; without a score, how far the cosine is from 1."""
+        return {"loss": self._pair_losses(outputs, batch).mean()}
 
+    @override
+    def row_losses(self, outputs: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        losses = self._pair_losses(outputs, batch)
+        return losses, losses.new_ones(len(losses))
+
+    def _pair_losses(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        cosines = (outputs[:, 0] * outputs[:, 1]).sum(-1)
+        if "score" not in batch:
+            return 1 - cosines
+        wanted = batch["score"].to(cosines.dtype) / self.options.score_max
+        errors: torch.Tensor = (cosines - wanted).square()
+        return errors
+
+    @override
     def backward(self, model: torch.nn.Module, update: Update) -> None:
-        """With the contrastive objective, all pairs of the update are one batch, computed piece by piece."""
-        if self.options.objective == "cosine":
-            super().backward(model, update)
-            return
+        """Treat all pairs of the update as one batch, computed one micro-batch at a time."""
         from taskrecipe.contrib.towers import RandomState
 
-        states, slopes = self._slopes(model, update)
+        states, slopes = self._compute_slopes(update)
         processes = update.accelerator.num_processes
         after = RandomState(update.accelerator.device)
         for batch, state, slope in zip(update, states, slopes, strict=True):
-            state.restore()  # so that dropout is the same as when the vectors were computed
-            vectors = model(batch.inputs["text1"], batch.inputs["text2"])
-            # Gradients are averaged over processes where they should be added.
-            update.accelerator.backward((vectors * slope).sum() * processes)
+            state.restore()  # so that dropout is the same as when the vectors were computed, if torch draws it
+            vectors = update.forward(batch)
+            # Processes average their gradients, and here they must be summed.
+            update.add_gradients((vectors * slope).sum() * processes)
         after.restore()
 
-    def _slopes(self, model: torch.nn.Module, update: Update) -> tuple[list[Any], list[torch.Tensor]]:
-        """For each micro-batch the random state it began with, and the gradient of the update's loss by its vectors."""
+    def _compute_slopes(self, update: Update) -> tuple[list[Any], list[torch.Tensor]]:
+        """Return for each micro-batch the random state before it, and the gradient of the loss by its vectors."""
         import torch
 
-        from taskrecipe.contrib.towers import RandomState, contrast, with_everyones
+        from taskrecipe.contrib.towers import RandomState, contrastive_loss, gather_vectors
 
         device, states, vectors = update.accelerator.device, [], []
         with torch.no_grad():
             for batch in update.batches:
                 states.append(RandomState(device))
-                inputs = batch.to(device).inputs
-                vectors.append(model(inputs["text1"], inputs["text2"]))
-        counted = [found if _counts(batch) else found[:0] for found, batch in zip(vectors, update.batches, strict=True)]
+                vectors.append(update.forward(batch.to(device)))
+        # The pairs of a filler, where a process has no rows left, are not part of the update.
+        is_filler = [not any(batch.counts.values()) for batch in update.batches]
+        counted = [found[:0] if filler else found for found, filler in zip(vectors, is_filler, strict=True)]
         own = torch.cat(counted).requires_grad_()
-        loss = contrast(with_everyones(own, update.accelerator), self.options.temperature)
+        loss = contrastive_loss(gather_vectors(own, update.accelerator), self.options.temperature)
         (slope,) = torch.autograd.grad(loss, own)
         update.terms["loss"] = loss.detach() / update.accelerator.num_processes
         parts = slope.split([len(found) for found in counted])  # type: ignore[no-untyped-call]
         return states, [
-            part if _counts(batch) else torch.zeros_like(found)
-            for part, batch, found in zip(parts, update.batches, vectors, strict=True)
+            torch.zeros_like(found) if filler else part
+            for part, filler, found in zip(parts, is_filler, vectors, strict=True)
         ]
 
-    def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
-        """The cosine of each pair and its score; or the vectors, of which each is compared with all."""
-        if self.scored:
-            return {"predictions": (outputs[:, 0] * outputs[:, 1]).sum(-1), "references": batch["score"]}
+    @override
+    def predict(self, outputs: torch.Tensor, batch: Batch) -> Predictions:
         return {"vectors": outputs}
 
-    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
-        """Correlations; or where each first text finds its partner among all the second ones."""
+    @override
+    def score(self, predictions: Predictions, rows: Dataset) -> dict[str, float]:
+        """Return correlations with the score; or where each first text finds its partner among all second texts."""
         if self.scored:
-            from taskrecipe.core.metrics import Regression
+            return self._score_cosines(_cosines(predictions["vectors"]), rows)
+        return {name: float(np.mean(values)) for name, values in self.row_scores(predictions, rows).items()}
 
-            numbers = Regression().compute(**predictions)
-            return {name: numbers[name] for name in self.metrics()}
+    @override
+    def row_scores(self, predictions: Predictions, rows: Dataset) -> dict[str, Sequence[float]]:
+        """Return what the rank of each text's partner counts. Texts are always searched among those of all rows."""
+        if self.scored:
+            return {}
         ranks = _ranks(predictions["vectors"])
-        recalls = {f"recall@{k}": float(np.mean(ranks <= k)) for k in self.options.recall_at}
-        return {"mrr": float(np.mean(1 / ranks)), **recalls}
+        recalls = {f"recall@{k}": (ranks <= k).astype(float).tolist() for k in self.options.recall_at}
+        return {"mrr": (1 / ranks).tolist(), **recalls}
+
+    @override
+    def scorer(self, predictions: Predictions, rows: Dataset) -> Scorer:
+        if not self.scored:
+            return super().scorer(predictions, rows)
+        from taskrecipe.metrics import score_regression
+
+        cosines, right = _cosines(predictions["vectors"]), np.asarray(rows["score"], dtype=np.float64)
+
+        def score(chosen: np.ndarray[Any, Any]) -> dict[str, float]:
+            numbers = score_regression(cosines[chosen], right[chosen])
+            return {name: numbers[name] for name in self.metrics()}
+
+        return score
+
+    @override
+    def judge(self, prediction: Row, row: Row) -> Judgment:
+        return Judgment({"cosine": float(row["score"]) / self.options.score_max} if "score" in row else None)
+
+    @override
+    def answer(self, prediction: Row, row: Row) -> Any:
+        """Return the vector of each text that the row has, and the cosine of both."""
+        own = {side: vector.tolist() for side, vector in self.vectors(prediction, row).items()}
+        if len(own) < len(SIDES):
+            return own
+        return {"cosine": float(_cosines(np.asarray(prediction["vectors"])[None])[0]), **own}
+
+    @override
+    def vectors(self, prediction: Row, row: Row) -> dict[str, np.ndarray[Any, Any]]:
+        pairs = zip(SIDES, np.asarray(prediction["vectors"]), strict=True)
+        return {side: vector for side, vector in pairs if f"{side}.input_ids" in row}
+
+    @override
+    def describe(self, example: Row) -> DescribedText:
+        from taskrecipe import DescribedText
+        from taskrecipe.text import describe_tokens
+
+        texts = {side: example[f"{side}.input_ids"] for side in SIDES if f"{side}.input_ids" in example}
+        score = {"score": f"{example['score']:g}"} if "score" in example else {}
+        return DescribedText([describe_tokens(ids, self.processor) for ids in texts.values()], score, list(texts))
+
+    def _sides(self, rows: Dataset, split: str) -> Sequence[str]:
+        """Return the texts that rows of a split have."""
+        if split == PREDICT:
+            return [side for side in SIDES if side in rows.column_names]
+        return SIDES[:1] if split == "train" and self.options.self_pairs else SIDES
+
+    def _score_cosines(self, cosines: np.ndarray[Any, Any], rows: Dataset) -> dict[str, float]:
+        from taskrecipe.metrics import Regression
+
+        if "score" not in rows.column_names:  # with self-pairs only evaluated rows need it, so it is missed here
+            raise DataError("rows that are evaluated need a 'score': how similar their texts are", column="score")
+        numbers = Regression().compute(predictions=cosines, references=rows["score"])
+        return {name: numbers[name] for name in self.metrics()}
 
     def _tokenize(self, rows: dict[str, list[Any]], sides: Sequence[str]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -244,7 +338,7 @@ class TwoTower(Recipe):
     def _sample_split(self, number: int, size: int) -> Dataset:
         from datasets import Dataset
 
-        from taskrecipe.core.sample_text import WORDS, sentence
+        from taskrecipe.text import WORDS, sentence
 
         random = np.random.default_rng([self.spec.seed, number])
         texts = [sentence(random).split() for _ in range(size)]
@@ -253,31 +347,32 @@ class TwoTower(Recipe):
         for words, share in zip(texts, kept, strict=True):
             same = round(share * len(words))
             others = [*words[:same], *random.choice(WORDS, len(words) - same)]
-            partners.append(" ".join(_backwards(str(word)) for word in random.permutation(others)))
+            partners.append(" ".join(_spell_backwards(str(word)) for word in random.permutation(others)))
         columns = {"text1": [" ".join(words) for words in texts], "text2": partners}
         return Dataset.from_dict(columns | ({"score": [float(share) * 5.0 for share in kept]} if self.scored else {}))
 
 
-def _under(side: str, row: Row) -> Row:
-    """What a row has of one side."""
+def _select_side(side: str, row: Row) -> Row:
+    """Return the columns of one side, without its name before theirs."""
     return {key.removeprefix(f"{side}."): value for key, value in row.items() if key.startswith(f"{side}.")}
 
 
-def _counts(batch: MicroBatch) -> bool:
-    """Whether the pairs of a micro-batch belong to the update; those of a filler don't."""
-    return any(batch.weights.values())
-
-
-def _backwards(word: str) -> str:
+def _spell_backwards(word: str) -> str:
     return f"x{word[::-1]}"
 
 
+def _cosines(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the cosine of each pair; vectors have length 1."""
+    cosines: np.ndarray[Any, Any] = (vectors[:, 0] * vectors[:, 1]).sum(-1)
+    return cosines
+
+
 def _ranks(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Where each first vector's partner comes among all the second ones by likeness, from 1 on."""
+    """Return the rank, from 1 on, of each first vector's partner among all second vectors by similarity."""
     first, second = vectors[:, 0], vectors[:, 1]
     ranks = []
     for start in range(0, len(first), 1024):
-        likeness = first[start : start + 1024] @ second.T
-        own = np.take_along_axis(likeness, np.arange(start, start + len(likeness))[:, None], axis=1)
-        ranks.append(1 + (likeness > own + _SAME).sum(axis=1))
+        cosines = first[start : start + 1024] @ second.T
+        own = np.take_along_axis(cosines, np.arange(start, start + len(cosines))[:, None], axis=1)
+        ranks.append(1 + (cosines > own + _SAME).sum(axis=1))
     return np.concatenate(ranks)

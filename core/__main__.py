@@ -1,6 +1,6 @@
-"""`python -m taskrecipe.core` is the `recipe` command."""
+"""`python -m taskrecipe` is the `recipe` command."""
 
-from taskrecipe.core.cli import main
+from taskrecipe.cli import main
 
 if __name__ == "__main__":
     main()

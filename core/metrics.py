@@ -1,6 +1,6 @@
 """Metrics that many recipes share, as `evaluate` modules that are defined here and never downloaded.
 
-Imported by recipes inside `score`, since `evaluate` is heavy.
+Recipes import this module inside `score`, since `evaluate` is slow to import.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datasets import Features, Value
 
 
 class _Metric(evaluate.Metric):  # type: ignore[misc]
-    """A metric of one prediction and one reference a row, kept in memory."""
+    """A metric of one prediction and one reference per row, kept in memory."""
 
     value = "int64"
 
@@ -26,9 +26,39 @@ class _Metric(evaluate.Metric):  # type: ignore[misc]
         return evaluate.MetricInfo(
             description=self.__doc__ or "",
             citation="",
-            inputs_description="predictions and references, one of each a row",
+            inputs_description="one prediction and one reference per row",
             features=Features({"predictions": Value(self.value), "references": Value(self.value)}),
         )
+
+
+def score_confusion(confusion: np.ndarray[Any, Any], positive: int) -> dict[str, float]:
+    """Return what `Classification` reports, from how often each class (rows of the table) was predicted as each."""
+    right, there, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    either = there + predicted
+    f1 = np.divide(2.0 * right, either, out=np.zeros(len(right)), where=either > 0)
+    total = float(confusion.sum())
+    covariance = right.sum() * total - float(there @ predicted)
+    spread = (total**2 - float(there @ there)) * (total**2 - float(predicted @ predicted))
+    return {
+        "accuracy": float(right.sum() / total) if total else math.nan,
+        "f1": float(f1[positive]),
+        "macro_f1": float(f1.mean()),
+        "matthews_correlation": float(covariance / math.sqrt(spread)) if spread else 0.0,
+    }
+
+
+def score_regression(predictions: Any, references: Any) -> dict[str, float]:
+    """Return what `Regression` reports."""
+    from scipy.stats import pearsonr, spearmanr
+
+    predictions, references = np.asarray(predictions), np.asarray(references)
+    # A correlation with a constant is undefined: NaN, without a warning.
+    varies = len(predictions) > 1 and np.ptp(predictions) > 0 and np.ptp(references) > 0
+    return {
+        "pearson": float(pearsonr(predictions, references).statistic) if varies else math.nan,
+        "spearman": float(spearmanr(predictions, references).statistic) if varies else math.nan,
+        "mse": float(np.mean((predictions - references) ** 2)),
+    }
 
 
 class Classification(_Metric):
@@ -53,13 +83,4 @@ class Regression(_Metric):
     value = "float64"
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        from scipy.stats import pearsonr, spearmanr
-
-        predictions, references = np.asarray(predictions), np.asarray(references)
-        # A correlation with a constant has no value; that is an answer, not a reason to warn.
-        varies = len(predictions) > 1 and np.ptp(predictions) > 0 and np.ptp(references) > 0
-        return {
-            "pearson": float(pearsonr(predictions, references).statistic) if varies else math.nan,
-            "spearman": float(spearmanr(predictions, references).statistic) if varies else math.nan,
-            "mse": float(np.mean((predictions - references) ** 2)),
-        }
+        return score_regression(predictions, references)

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
-from taskrecipe.core.recipe import Batch, Column, Direction, Recipe, Splits
-from taskrecipe.core.spec.table import Count, TaskOptions
+from taskrecipe import (
+    Batch,
+    Column,
+    Count,
+    Direction,
+    Judgment,
+    Predictions,
+    Recipe,
+    Row,
+    Scorer,
+    Splits,
+    TaskOptions,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from datasets import Dataset
 
-    from taskrecipe.core.model import ModelSource
+    from taskrecipe import DescribedText, ModelSource
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Task:
     texts: tuple[str, ...]
     metrics: tuple[str, ...]
     labels: tuple[str, ...] = ()
-    """Class names, in GLUE's order; none where the label is a number."""
+    """Class names in GLUE's order; none where the label is a number."""
     splits: tuple[tuple[str, str], ...] = (("validation", "validation"),)
 
 
@@ -50,16 +64,14 @@ TASKS = {
     "pair": Task(("sentence1", "sentence2"), ("accuracy", "macro_f1"), ("no", "yes")),
 }
 
-_REGRESSION = ("pearson", "spearman", "mse")
-
 
 class GlueOptions(TaskOptions):
     """Options of `glue`."""
 
     name: Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "single", "pair"] = Field(
-        description="A GLUE task; or 'single' or 'pair' for one's own data of one or two sentences."
+        description="A GLUE task; or 'single' or 'pair' for your own data of one or two sentences."
     )
-    max_length: Count = Field(default=128, le=1_000_000, description="Tokens a row is cut off at.")
+    max_length: Count = Field(default=128, le=1_000_000, description="Tokens that a row is truncated to.")
     regression: bool = Field(
         default=False,
         description="The label is a number, not a class; for 'single' and 'pair' ('stsb' always is).",
@@ -69,19 +81,23 @@ class GlueOptions(TaskOptions):
 class Glue(Recipe):
     """Sentence and sentence-pair classification: the GLUE tasks and anything of their shape.
 
-    Labels are class names, class numbers, or (stsb, or `regression = true`) numbers to predict. A model that
-    comes with the same class names in another order keeps its order. MNLI is measured on both of its
-    validation splits, each under its own name.
+    Labels are class names, class numbers, or (stsb, or `regression = true`) numbers to predict. A model that comes
+    with the same class names in another order keeps its order. MNLI is evaluated on both of its validation splits,
+    each under its own name.
     """
 
     Options = GlueOptions
     options: GlueOptions
+    learned = ("labels", "positive")
+    length_options: ClassVar = {"max_length": "input_ids"}
     sample_settings: ClassVar = {
         "train.learning_rate": 1e-3,
         "train.epochs": 4,
         "train.batch_size": 16,
         "train.accumulate": 1,
     }
+    positive = ""
+    """The class whose F1 is reported: the second one of the data."""
 
     @property
     def task(self) -> Task:
@@ -94,68 +110,76 @@ class Glue(Recipe):
         return self.options.regression or not self.task.labels
 
     @property
-    def smooths_labels(self) -> bool:  # type: ignore[override]  # a fact about the class there, about the task here
+    def smooths_labels(self) -> bool:  # type: ignore[override]  # here it depends on the task, not on the class alone
         """Whether there are classes."""
         return not self.regression
 
+    @override
     def metrics(self) -> dict[str, Direction]:
-        """GLUE's own metrics of the task."""
         if self.options.regression:
             return {"pearson": "max", "spearman": "max", "mse": "min"}
         return dict.fromkeys(self.task.metrics, "max")
 
+    @override
     def columns(self) -> dict[str, Column]:
-        """The task's sentences and its label."""
         texts = {name: Column("a sentence") for name in self.task.texts}
-        return {**texts, "label": Column("a number" if self.regression else "a class, by name or number")}
+        label = "a number" if self.regression else "a class, by name or number"
+        return {**texts, "label": Column(label, target=True)}
 
+    @override
     def splits(self) -> dict[str, str]:
-        """Training rows and GLUE's validation split or splits."""
         return {"train": "train", **dict(self.task.splits)}
 
+    @override
     def sample(self, folder: Path) -> Splits:
         """Sentences with words that give their class away; in pairs, the last sentence has them."""
-        from taskrecipe.core.sample_text import vocabulary, write_tiny_bert
+        from taskrecipe.text import vocabulary, write_tiny_bert
 
         write_tiny_bert(folder, vocabulary())
         sizes = {name: 512 if name == "train" else 128 for name in self.splits()}
         return {name: self._sample_split(number, size) for number, (name, size) in enumerate(sizes.items())}
 
-    def check(self, splits: Splits) -> None:
-        """Labels must be classes that training saw, or finite numbers; sentences must be text."""
-        from taskrecipe.core.data.labels import check_numbers, class_names
-        from taskrecipe.core.data.text import check_text
+    @override
+    def learn(self, rows: Dataset) -> None:
+        from taskrecipe.data import learn_classes
 
-        for split, rows in splits.items():
-            for column in self.task.texts:
-                check_text(rows, split, column)
+        if not self.regression:
+            self.labels = learn_classes(rows, "label")
+            self.positive = self.labels[1]
+
+    @override
+    def check(self, rows: Dataset, split: str) -> None:
+        from taskrecipe.data import check_classes, check_numbers, check_text
+
+        for column in self.task.texts:
+            check_text(rows, split, column)
         if self.regression:
-            for split, rows in splits.items():
-                check_numbers(rows, split, "label")
+            check_numbers(rows, split, "label")
         else:
-            self.labels = class_names(splits, "label")
+            check_classes(rows, split, "label", self.labels)
 
+    @override
     def load_processor(self, source: ModelSource) -> Any:
-        """The model's tokenizer; here the model's own order of the labels is taken over, if it has one."""
-        from taskrecipe.core.data.labels import align_labels
+        from taskrecipe.data import align_labels
+        from taskrecipe.text import require_length
 
-        self.positive = self.labels[1] if len(self.labels) > 1 else ""
         if self.labels:
             self.labels = align_labels(self.labels, source.config())
-        return source.tokenizer()
+        tokenizer = source.tokenizer()
+        require_length(source, tokenizer, "[task].max_length", self.options.max_length)
+        return tokenizer
 
+    @override
     def preprocess(self, rows: Dataset, split: str) -> Dataset:
-        """Tokenize, and number the labels."""
-        from taskrecipe.core.data.cache import map_rows
-        from taskrecipe.core.data.labels import label_ids
+        from taskrecipe.data import add_labels, map_rows
 
-        tokenized = map_rows(rows, self._tokenize, keep=["label"])
-        if self.regression:
-            return tokenized.rename_column("label", "labels")
-        return tokenized.remove_columns("label").add_column("labels", label_ids(rows, "label", self.labels))
+        if not self.regression:
+            return add_labels(map_rows(rows, self._tokenize), rows, "label", self.labels)
+        made = map_rows(rows, self._tokenize, keep=["label"])
+        return made.rename_column("label", "labels") if "label" in made.column_names else made
 
+    @override
     def load_model(self, source: ModelSource) -> torch.nn.Module:
-        """A sequence classifier with the right number of classes and their names."""
         from transformers import AutoModelForSequenceClassification
 
         if self.regression:
@@ -165,36 +189,102 @@ class Glue(Recipe):
         model: torch.nn.Module = source.model(AutoModelForSequenceClassification, **values)
         return model
 
-    def weights(self, batch: Batch) -> dict[str, float]:
-        """A row counts as one, whatever number it is to predict."""
-        return {"loss": float(len(batch["labels"]))}
+    @override
+    def loss_counts(self, batch: Batch) -> dict[str, float]:
+        return {"loss": float(len(batch["labels"]))}  # a row counts as one, whatever number it is to predict
 
-    def predictions(self, model: torch.nn.Module, batch: Batch, outputs: Any) -> dict[str, Any]:
-        """The predicted class or number, and the right one."""
-        logits = outputs.logits
-        predicted = logits.squeeze(-1) if self.regression else logits.argmax(-1)
-        return {"predictions": predicted, "references": batch["labels"]}
+    @override
+    def predict(self, outputs: Any, batch: Batch) -> Predictions:
+        if self.regression:
+            return {"value": outputs.logits.squeeze(-1)}
+        return {"label": outputs.logits.argmax(-1), "probabilities": outputs.logits.softmax(-1)}
 
-    def score(self, predictions: dict[str, Any], rows: Dataset) -> dict[str, float]:
-        """GLUE's metrics of the task."""
-        from taskrecipe.core.metrics import Classification, Regression
+    @override
+    def score(self, predictions: Predictions, rows: Dataset) -> dict[str, float]:
+        from taskrecipe.metrics import Classification, Regression
 
         if self.regression:
-            numbers = Regression().compute(**predictions)
+            numbers = Regression().compute(predictions=predictions["value"], references=rows["labels"])
         else:
-            positive = self.labels.index(self.positive)
-            numbers = Classification(classes=len(self.labels), positive=positive).compute(**predictions)
-        return {name: numbers[name] for name in self.metrics()}
+            metric = Classification(classes=len(self.labels), positive=self.labels.index(self.positive))
+            numbers = metric.compute(predictions=predictions["label"], references=rows["labels"])
+        return self._choose_metrics(numbers)
+
+    @override
+    def answer(self, prediction: Row, row: Row) -> Any:
+        if self.regression:
+            return {"value": float(prediction["value"])}
+        probabilities = dict(zip(self.labels, map(float, prediction["probabilities"]), strict=True))
+        return {"label": self.labels[int(prediction["label"])], "probabilities": probabilities}
+
+    @override
+    def row_losses(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
+        if not self.regression:
+            return super().row_losses(outputs, batch)
+        errors = (outputs.logits.squeeze(-1) - batch["labels"]).square()
+        return errors, errors.new_ones(len(errors))
+
+    @override
+    def row_scores(self, predictions: Predictions, rows: Dataset) -> dict[str, Sequence[float]]:
+        import numpy as np
+
+        if not self.options.regression:
+            return super().row_scores(predictions, rows)
+        errors = np.square(np.asarray(predictions["value"], dtype=np.float64) - np.asarray(rows["labels"]))
+        return {"mse": errors.tolist()}
+
+    @override
+    def scorer(self, predictions: Predictions, rows: Dataset) -> Scorer:
+        import numpy as np
+
+        from taskrecipe.metrics import score_confusion, score_regression
+
+        right = np.asarray(rows["labels"])
+        if self.regression:
+            values = np.asarray(predictions["value"], dtype=np.float64)
+            return lambda chosen: self._choose_metrics(score_regression(values[chosen], right[chosen]))
+        count, positive = len(self.labels), self.labels.index(self.positive)
+        pairs = right * count + np.asarray(predictions["label"])
+
+        def score(chosen: np.ndarray[Any, Any]) -> dict[str, float]:
+            table = np.bincount(pairs[chosen], minlength=count * count).reshape(count, count)
+            return self._choose_metrics(score_confusion(table, positive))
+
+        return score
+
+    @override
+    def judge(self, prediction: Row, row: Row) -> Judgment:
+        if not self.regression:
+            return super().judge(prediction, row)
+        return Judgment({"value": float(row["labels"])})
+
+    @override
+    def describe(self, example: Row) -> DescribedText:
+        from taskrecipe import DescribedText
+        from taskrecipe.text import describe_tokens, split_pair
+
+        label = {"label": self._label_name(example["labels"])} if "labels" in example else {}
+        pieces = describe_tokens(example["input_ids"], self.processor)
+        lines = split_pair(pieces, self.processor) if len(self.task.texts) == 2 else [pieces]
+        return DescribedText(lines, label, list(self.task.texts) if len(lines) == 2 else [], joined=True)
+
+    def _choose_metrics(self, numbers: dict[str, float]) -> dict[str, float]:
+        return {name: numbers[name] for name in self.metrics() if name in numbers}  # a subclass may add some
+
+    def _label_name(self, label: Any) -> str:
+        return f"{float(label):g}" if self.regression else self.labels[int(label)]
 
     def _tokenize(self, rows: dict[str, list[Any]]) -> dict[str, Any]:
+        from taskrecipe.text import encode_texts
+
         texts = [rows[column] for column in self.task.texts]
-        return dict(self.processor(*texts, truncation=True, max_length=self.options.max_length))
+        return encode_texts(self.processor, *texts, max_length=self.options.max_length)
 
     def _sample_split(self, number: int, size: int) -> Dataset:
         import numpy as np
         from datasets import ClassLabel, Dataset, Features, Value
 
-        from taskrecipe.core.sample_text import CUES, class_cues, sentence
+        from taskrecipe.text import CUES, class_cues, sentence
 
         random = np.random.default_rng([self.spec.seed, number])
         *openings, last = self.task.texts

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Zygote
 from hypothesis import settings
 
+from tests.support.commands import Zygote
+
+ROOT = Path(__file__).parents[1]
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may wait for a hub it did not make itself
+os.environ["PYTHONPATH"] = str(ROOT)  # processes that tests start find `tests.support` too
 
 # The same examples every time, so that a change is what breaks a test; `make chaos` looks for new ones.
 settings.register_profile("steady", derandomize=True)

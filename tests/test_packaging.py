@@ -1,4 +1,4 @@
-"""What is shipped: every module and every spec, under one name, with the right entry points."""
+"""What is shipped: every module, page, template and spec, under one name, with the right entry points."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_the_wheel_has_every_module_and_spec_and_nothing_beside_them(wheel):
+def test_the_wheel_has_every_module_page_template_and_spec_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     shipped = {name.removeprefix("taskrecipe/") for name in names if name.startswith("taskrecipe/")}
-    shipped_kinds = (".py", ".toml", ".typed", ".txt")
+    shipped_kinds = (".py", ".toml", ".typed", ".txt", ".md", ".jinja", ".js", ".css", ".html")
     ours = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in shipped_kinds]
-    assert len(ours) > 40
-    assert shipped == {str(path.relative_to(ROOT)) for path in ours}
+    assert len(ours) > 150
+    assert {"cli/pages/own_recipe.md", "cli/template/recipe.py.txt", "specs/mrpc.toml", "py.typed"} <= shipped
+    assert shipped == {str(path.relative_to(ROOT)).removeprefix("core/") for path in ours}
     assert {name.split("/")[0] for name in names} == {"taskrecipe", "taskrecipe-0.1.0.dist-info"}
     assert "taskrecipe-0.1.0.dist-info/licenses/LICENSE" in names
 
@@ -57,40 +58,51 @@ def test_the_installed_wheel_works_outside_the_repository(wheel, tmp_path):
     environment, place = tmp_path / "environment", tmp_path / "elsewhere"
     place.mkdir()
     site = install(wheel, environment)
-    clean = {**os.environ, "COLUMNS": "100"}
-    clean.pop("PYTHONPATH", None)
 
     def recipe(*arguments: str) -> str:
-        return run(str(environment / "bin" / "recipe"), *arguments, cwd=place, env=clean)
+        return run(str(environment / "bin" / "recipe"), *arguments, cwd=place, env=clean_environment())
 
     where = run(
         str(environment / "bin" / "python"),
         "-c",
-        "import taskrecipe.core as c; print(c.__file__)",
+        "import taskrecipe; print(taskrecipe.__file__)",
         cwd=place,
-        env=clean,
+        env=clean_environment(),
     )
     assert where.startswith(str(site))
     assert "glue" in recipe("list")
     recipe("new", "glue", "mine.toml")
-    assert (place / "mine.toml").read_bytes() == (ROOT / "specs" / "mrpc.toml").read_bytes()
+    files = ROOT / "specs" / "mrpc.toml", place / "mine.toml"
+    ours, written = (file.read_text().splitlines() for file in files)
+    assert [line for line in written if "offline" not in line] == [line for line in ours if "offline" not in line]
     assert recipe("validate", "mine.toml") == "1 spec checked, no problems\n"
+    assert recipe("guide", "own-recipe") == (ROOT / "core" / "cli" / "pages" / "own_recipe.md").read_text()
+    recipe("new-plugin", "mine")
+    assert (place / "recipe-mine" / "recipe_mine.py").exists()
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment variables without a way into the repository."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"COLUMNS": "100"}
 
 
 def install(wheel: Path, environment: Path) -> Path:
     """Install the wheel into a new environment that has the packages of this one, but not this project."""
     venv.create(environment, symlinks=True)
     interpreter = environment / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--no-deps", "--no-index", str(wheel))
+    pip = [sys.executable, "-m", "pip", "--python", str(interpreter)]
+    # Outside the repository, or pip would find the metadata of the editable installation there.
+    run(*pip, "install", "--no-deps", "--no-index", str(wheel), cwd=environment, env=clean_environment())
     [site] = (environment / "lib").glob("python*/site-packages")
     (site / "packages.pth").write_text(sysconfig.get_path("purelib"))  # .pth files in there are not followed
     return site
 
 
 def test_every_folder_with_modules_is_listed_as_a_package():
-    folders = {path.parent for part in PARTS[:3] for path in (ROOT / part).rglob("*.py")}
-    packages = {"taskrecipe." + str(folder.relative_to(ROOT)).replace("/", ".") for folder in folders}
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages | {"taskrecipe.specs"}
+    folders = {path.parent for part in PARTS for path in (ROOT / part).rglob("*.py")}
+    names = {str(folder.relative_to(ROOT)).replace("/", ".").removeprefix("core.") for folder in folders}
+    packages = {"taskrecipe" if name == "core" else f"taskrecipe.{name}" for name in names}
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages
 
 
 def test_every_requirement_is_pinned_to_a_version_it_allows():

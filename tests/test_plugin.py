@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,10 +21,7 @@ spec_version = 1
 recipe = "bits"
 [task]
 hidden = 12
-[model]
-name = "none"
 [data]
-path = "none"
 sample = true
 [train]
 epochs = 2
@@ -31,11 +29,29 @@ batch_size = 16
 learning_rate = 0.01
 [optimizer]
 name = "sign"
+[[techniques]]
+name = "flip_bits"
 [[callbacks]]
 name = "count_updates"
 limit = 20
 [log]
 every = 1
+"""
+
+
+LOAD_AGAIN = """
+import torch
+from safetensors.torch import load_file
+from taskrecipe import Run
+
+run = Run("run")
+model, recipe = run.model(), run.recipe
+saved = load_file(f"run/checkpoints/step-{run.results['best']['step']}/model.safetensors")
+with torch.no_grad():
+    outputs = recipe.forward(model, {"bits": torch.tensor([[1] * 9, [0] * 9])})
+ones, zeros = (recipe.answer({"label": label}, {}) for label in recipe.predict(outputs, {})["label"])
+same = saved.keys() == model.state_dict().keys()
+print(recipe.labels, ones, zeros, same and all(torch.equal(v, saved[k]) for k, v in model.state_dict().items()))
 """
 
 
@@ -91,6 +107,9 @@ class Environment:
     def recipe(self, *arguments: str | Path, cwd: Path, code: int = 0, **env: str) -> str:
         return run(self.folder / "bin" / "recipe", *arguments, cwd=cwd, code=code, **env)
 
+    def python(self, *arguments: str | Path, cwd: Path) -> str:
+        return run(self.folder / "bin" / "python", *arguments, cwd=cwd)
+
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
@@ -113,7 +132,8 @@ def spec(tmp_path: Path) -> Path:
 
 def test_it_is_listed_shown_and_in_the_schema(environment: Environment, tmp_path: Path) -> None:
     listed = json.loads(environment.recipe("list", "--json", cwd=tmp_path))
-    assert "bits" in {entry["name"] for entry in listed}
+    assert "bits" in {entry["name"] for entry in listed["recipes"]}
+    assert "flip_bits" in {entry["name"] for entry in listed["techniques"]}
     shown = environment.recipe("show", "bits", cwd=tmp_path)
     assert "Width of the hidden layer." in shown
     assert "accuracy" in shown
@@ -134,9 +154,19 @@ def test_it_runs_and_resumes(environment: Environment, spec: Path) -> None:
     results = json.loads((spec.parent / "run" / "results.json").read_text())
     assert results["updates"] == 20
     assert "20 updates counted" in (spec.parent / "run" / "log.jsonl").read_text()
+    whole = environment.recipe("fingerprint", "run", cwd=spec.parent)
+    assert re.search(r"\b[0-9a-f]{64}\b", whole)
     shutil.rmtree(spec.parent / "run" / "checkpoints" / "step-20")
     environment.recipe("resume", "run", cwd=spec.parent)
     assert json.loads((spec.parent / "run" / "results.json").read_text())["updates"] == 20
+    assert environment.recipe("fingerprint", "run", cwd=spec.parent) == whole
+
+
+def test_its_model_is_loaded_again(environment: Environment, spec: Path) -> None:
+    """The best weights and the labels, without transformers in the recipe and without `[model]` in the spec."""
+    environment.recipe("run", spec, "--out", "run", cwd=spec.parent)
+    loaded = environment.python("-c", LOAD_AGAIN, cwd=spec.parent)
+    assert loaded.splitlines()[-1] == "['few', 'many'] {'label': 'many'} {'label': 'few'} True"
 
 
 def test_it_can_be_switched_off(environment: Environment, spec: Path) -> None:
@@ -188,7 +218,9 @@ def test_a_plugin_for_another_version_is_refused(environment: Environment, spec:
     assert "no problems" in environment.recipe("validate", spec, cwd=spec.parent)
     spec.write_text(SPEC.replace('recipe = "bits"', 'recipe = "later"'))
     message = environment.recipe("validate", spec, cwd=spec.parent, code=5)
-    assert all(word in message for word in ("later", "laterbits", "3.0", "TaskRecipe<8,>=7", "this is 0.1.0"))
+    assert all(
+        word in message for word in ("later", "laterbits", "3.0", "TaskRecipe<8,>=7", "taskrecipe 0.1.0 is installed")
+    )
 
 
 def test_two_owners_of_a_name_are_told_apart(environment: Environment, spec: Path, planted) -> None:
@@ -218,7 +250,7 @@ def test_a_slow_plugin_slows_only_those_who_ask_for_it(environment: Environment,
 def test_the_stranger_passes_the_conformance_kit(environment: Environment, tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "plugin" / "tests" / "test_bits.py", tmp_path)
     python = environment.folder / "bin" / "python"
-    assert "12 passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_bits.py", cwd=tmp_path)
+    assert "30 passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_bits.py", cwd=tmp_path)
 
 
 def test_a_new_plugin_passes_as_it_is_written(environment: Environment, tmp_path: Path) -> None:
@@ -228,6 +260,6 @@ def test_a_new_plugin_passes_as_it_is_written(environment: Environment, tmp_path
     assert "headlines" in environment.recipe("list", cwd=tmp_path)
     assert "no problems" in environment.recipe("validate", package / "headlines.toml", cwd=tmp_path)
     python = environment.folder / "bin" / "python"
-    assert "12 passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=package)
+    assert "21 passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", cwd=package)
     again = environment.recipe("new-plugin", "headlines", "package", cwd=tmp_path, code=2)
     assert "headlines" in again

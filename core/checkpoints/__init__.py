@@ -1,1 +1,1 @@
-"""Checkpoints as commits: written beside, verified, renamed, pointed to, and only then pruned."""
+"""Checkpoints: written to a draft folder, synced, renamed; only then are old ones deleted."""

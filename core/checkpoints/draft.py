@@ -1,59 +1,79 @@
-"""A checkpoint on its way to the disk, in a folder whose name means nothing yet."""
+"""A checkpoint that is being written, in a folder that is not a checkpoint yet."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
-from taskrecipe.core import durable
-from taskrecipe.core.checkpoints.manifest import NAME, FileRecord, Manifest
-from taskrecipe.core.durable import Buffer
+from taskrecipe.checkpoints.manifest import MANIFEST, FileRecord, Manifest
+from taskrecipe.system import atomic_files
+from taskrecipe.system.atomic_files import Buffer
+from taskrecipe.system.thread_priority import give_way
 
 Result = TypeVar("Result")
+THREADS = 8
+
+
+class Threads:
+    """The threads that training waits for while they write, and those that finish a commit while it goes on."""
+
+    def __init__(self) -> None:
+        self.writing = ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint")
+        self.finishing = ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint", initializer=give_way)
 
 
 class Draft:
-    """Files that are first handed to the system, then sealed: on disk, with checksums in a manifest."""
+    """Files that are first given to the operating system; `seal` adds the manifest once they are on disk.
 
-    def __init__(self, folder: Path, threads: Executor) -> None:
+    Several processes may write into one folder: the main one creates and seals it.
+    """
+
+    def __init__(self, folder: Path, threads: Threads) -> None:
         self.folder, self._threads = folder, threads
         self._synced: list[Future[None]] = []
         self._records: dict[str, Future[FileRecord]] = {}
 
+    def create(self) -> None:
+        """Make the folder. What a run that was killed has left there is removed."""
+        atomic_files.remove(self.folder)
+        self.folder.mkdir()
+
     def write(self, files: Mapping[str, list[Buffer]]) -> None:
-        """Hand all bytes to the system; the memory they come from is free to change after that."""
-        with durable.removed_on_failure(self.folder):
-            durable.remove(self.folder)  # of a run that was killed
-            self.folder.mkdir()
-            _results(self._threads.submit(durable.write_new, self.folder / name, files[name]) for name in files)
-        # Asked for now and not in `seal`: a pool takes no more work from its own threads when the interpreter ends.
-        self._synced = [self._threads.submit(durable.sync, self.folder / name) for name in files]
-        self._records = {name: self._threads.submit(_record, self.folder / name) for name in files}
+        """Give all bytes to the operating system. Afterwards the memory they come from may change."""
+        with atomic_files.remove_on_failure(self.folder):
+            _wait_for_results(
+                self._threads.writing.submit(atomic_files.write_new, self.folder / name, files[name]) for name in files
+            )
+        # Submitted now and not in `records`: a pool accepts no work from its own threads while the interpreter exits.
+        self._synced = [self._threads.finishing.submit(atomic_files.sync, self.folder / name) for name in files]
+        self._records = {name: self._threads.finishing.submit(_read_record, self.folder / name) for name in files}
 
-    def seal(self, run_id: str, step: int, spec_hash: str) -> Manifest:
-        """Wait until the disk has every file, and add the manifest that says what they are."""
-        with durable.removed_on_failure(self.folder):
-            _results(self._synced)
-            records = dict(zip(self._records, _results(self._records.values()), strict=True))
-            manifest = Manifest(run_id, step, spec_hash, records)
-            durable.write_new(self.folder / NAME, [manifest.render()])
-            durable.sync(self.folder / NAME)
-            durable.sync(self.folder)
-        return manifest
+    def records(self) -> dict[str, FileRecord]:
+        """Wait until every file that was written here is on disk, and return their sizes and checksums."""
+        with atomic_files.remove_on_failure(self.folder):
+            _wait_for_results(self._synced)
+            return dict(zip(self._records, _wait_for_results(self._records.values()), strict=True))
+
+    def seal(self, manifest: Manifest) -> None:
+        """Add the manifest, once every file in it is on disk."""
+        with atomic_files.remove_on_failure(self.folder):
+            atomic_files.write_new(self.folder / MANIFEST, [manifest.render()])
+            atomic_files.sync(self.folder / MANIFEST)
+            atomic_files.sync(self.folder)
 
 
-def _results(tasks: Iterable[Future[Result]]) -> list[Result]:
-    """Wait for all, so that none is still at work when one has failed."""
+def _wait_for_results(tasks: Iterable[Future[Result]]) -> list[Result]:
+    """Wait for all tasks, so that none is still running when one has failed."""
     started = list(tasks)
     wait(started)
     return [task.result() for task in started]
 
 
-def _record(path: Path) -> FileRecord:
+def _read_record(path: Path) -> FileRecord:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return FileRecord(os.fstat(file.fileno()).st_size, digest)

@@ -1,4 +1,4 @@
-"""`recipe fingerprint`: one number for the bits of a checkpoint."""
+"""`recipe fingerprint`: a hash of the content of a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 
 import typer
 
-from taskrecipe.core.checkpoints.checkpoint import find
-from taskrecipe.core.checkpoints.fingerprint import fingerprint as of_checkpoint
+from taskrecipe.checkpoints.checkpoint import find_checkpoint
+from taskrecipe.checkpoints.fingerprint import fingerprint as of_checkpoint
+from taskrecipe.system.secrets import to_json
 
 
-def fingerprint(folder: Path, at: str) -> None:
+def fingerprint(folder: Path, at: str, *, as_json: bool = False) -> None:
     """Print the fingerprint of one of a run's checkpoints."""
-    checkpoint = find(folder / "checkpoints", at)
+    checkpoint = find_checkpoint(folder / "checkpoints", at)
     checkpoint.verify()
-    typer.echo(of_checkpoint(checkpoint.path))
+    sha256 = of_checkpoint(checkpoint.path)
+    typer.echo(to_json({"checkpoint": checkpoint.path.name, "sha256": sha256}) if as_json else sha256)

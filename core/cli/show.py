@@ -1,26 +1,30 @@
-"""`recipe show`: everything a recipe or another plugin says of itself."""
+"""`recipe show`: a plugin's description, keys and an example; for a recipe also metrics, columns and splits."""
 
 from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import typer
 
-from taskrecipe.core.cli.card import Card, Facts
-from taskrecipe.core.cli.fields import Key, keys, toml
-from taskrecipe.core.cli.layout import entries, heading, paragraph
-from taskrecipe.core.errors import UsageError
-from taskrecipe.core.recipe import Direction
-from taskrecipe.core.registry import GROUPS, Group, Plugin, installed
-from taskrecipe.core.spec.schema import PLUGIN_TABLES
+from taskrecipe.cli.help.card import Card, Facts
+from taskrecipe.cli.help.fields import Key
+from taskrecipe.cli.help.layout import print_entries, print_heading, print_paragraph
+from taskrecipe.cli.help.plugin_facts import describe_plugin, plugin_example, plugin_header, plugin_keys
+from taskrecipe.errors import UsageError
+from taskrecipe.plugins.registry import GROUPS, Group, Plugin, installed
+from taskrecipe.recipe import Column, Direction
+from taskrecipe.system.secrets import to_json
+from taskrecipe.system.suggestions import did_you_mean
 
 
-def show(name: str, group: Group | None = None) -> None:
-    """Print what the plugin called `name` is, takes and gives."""
+def show(name: str, group: Group | None = None, *, as_json: bool = False) -> None:
+    """Print the description of the plugin called `name`."""
     plugin = _find(name, group)
-    if plugin.group == "recipes":
+    if as_json:
+        typer.echo(to_json(describe_plugin(plugin), indent=2))
+    elif plugin.group == "recipes":
         _show_recipe(Card(plugin))
     else:
         _show_table(plugin)
@@ -33,73 +37,63 @@ def _find(name: str, group: Group | None) -> Plugin:
     short = name.rpartition(":")[2]
     found = [group for group in GROUPS if any(p.name == short for p in registry.plugins if p.group == group)]
     if not found:
-        raise _unknown(name)
+        raise _unknown_name(name)
     if len(found) > 1:
-        raise UsageError(f"{name!r} is in {' and '.join(found)}; say which by --group {found[0]}")
+        raise UsageError(f"{name!r} is in {' and '.join(found)}; choose one with --group {found[0]}")
     return registry.find(found[0], name)
 
 
-def _unknown(name: str) -> UsageError:
-    from difflib import get_close_matches
-
+def _unknown_name(name: str) -> UsageError:
     names = [known for group in GROUPS for known in installed().names(group)]
-    close = get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "`recipe list` and `recipe plugins` show what is"
-    return UsageError(f"nothing installed is called {name!r}; {hint}")
+    hint = did_you_mean(name, names) or "; `recipe list` and `recipe plugins` print the names"
+    return UsageError(f"nothing installed is called {name!r}{hint}")
 
 
 def _show_recipe(card: Card) -> None:
     _print_head(card.plugin, card.recipe)
     _print_keys("[task]", card.options)
-    _print_facts("Metrics, the first deciding the best by default", card, _metrics)
+    _print_facts("Metrics; the first decides the best checkpoint by default", card, _metrics)
     _print_facts("Columns", card, _columns)
     _print_facts("Splits", card, _splits)
     typer.echo()
-    heading(f"Example (recipe new {card.plugin.name})")
+    print_heading(f"Example (recipe new {card.plugin.name})")
     typer.echo(textwrap.indent(card.example.rstrip(), "  "))
 
 
 def _show_table(plugin: Plugin) -> None:
-    model = plugin.load()
-    key = next(key for key, group in PLUGIN_TABLES.items() if group == plugin.group)
-    header = f"[[{key}]]" if plugin.group == "callbacks" else f"[{key}]"
-    options = [option for option in keys(model) if option.name != "name"]
-    _print_head(plugin, model)
-    _print_keys(header, options)
+    _print_head(plugin, plugin.load())
+    _print_keys(plugin_header(plugin), plugin_keys(plugin))
     typer.echo()
-    heading("Example")
-    typer.echo(f"  {header}\n  name = {toml(plugin.name)}")
-    for option in options:
-        given = option.example if option.required else option.default
-        typer.echo(f"  {'' if option.required else '# '}{option.name} = {given or '…'}")
+    print_heading("Example")
+    typer.echo(textwrap.indent(plugin_example(plugin).rstrip(), "  "))
 
 
 def _print_head(plugin: Plugin, thing: type) -> None:
-    heading(f"{plugin.name}: {plugin.group[:-1]} of {plugin.distribution} {plugin.version}")
+    print_heading(f"{plugin.name}: {plugin.group[:-1]} of {plugin.distribution} {plugin.version}")
     for text in inspect.cleandoc(thing.__doc__ or "").split("\n\n"):
         typer.echo()
-        paragraph(text)
+        print_paragraph(text)
 
 
-def _print_keys(title: str, options: list[Key]) -> None:
+def _print_keys(title: str, options: Sequence[Key]) -> None:
     typer.echo()
-    heading(title)
+    print_heading(title)
     if not options:
-        typer.echo("  takes no keys of its own")
-    entries([(key.name, [f"{key.allowed}; {key.state}", key.description]) for key in options])
+        typer.echo("  it has no keys of its own")
+    print_entries([(key.name, [f"{key.allowed}; {key.state}", key.description]) for key in options])
 
 
 def _print_facts(title: str, card: Card, line: Callable[[Facts], str]) -> None:
-    """Print a fact once for all the tasks that share it."""
+    """Print a fact once for all tasks that share it."""
     tasks_of: dict[str, list[str]] = {}
     for task, facts in card.facts.items():
         tasks_of.setdefault(line(facts), []).append(task)
     if not any(tasks_of):
         return
     typer.echo()
-    heading(title)
+    print_heading(title)
     shared = len(tasks_of) == 1
-    entries([("" if shared else ", ".join(tasks), [text]) for text, tasks in tasks_of.items()])
+    print_entries([("" if shared else ", ".join(tasks), [text]) for text, tasks in tasks_of.items()])
 
 
 def _metrics(facts: Facts) -> str:
@@ -108,11 +102,15 @@ def _metrics(facts: Facts) -> str:
 
 
 def _columns(facts: Facts) -> str:
-    return "; ".join(
-        f"{name} ({'' if column.required else 'optional: '}{column.description})"
-        for name, column in facts.columns.items()
-    )
+    return "; ".join(f"{name} ({_column_kind(column)}{column.description})" for name, column in facts.columns.items())
+
+
+def _column_kind(column: Column) -> str:
+    kinds = [word for word, applies in (("optional", not column.required), ("target", column.target)) if applies]
+    return f"{' '.join(kinds)}: " if kinds else ""
 
 
 def _splits(facts: Facts) -> str:
-    return ", ".join(ours if ours == theirs else f"{ours} (as {theirs})" for ours, theirs in facts.splits.items())
+    return ", ".join(
+        ours if ours == theirs else f"{ours} (in the data: {theirs})" for ours, theirs in facts.splits.items()
+    )

@@ -1,4 +1,4 @@
-"""`recipe validate`: check specs, and show every problem of those that have some."""
+"""`recipe validate`: check specs and print all their problems."""
 
 from __future__ import annotations
 
@@ -6,34 +6,63 @@ import glob
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from taskrecipe.core.errors import PluginError, SpecError, UsageError
-from taskrecipe.core.registry import Registry, installed
-from taskrecipe.core.spec.check import validate as validate_file
-from taskrecipe.core.spec.diagnostics import Format, Problem, render
+from taskrecipe.errors import PluginError, SpecError, UsageError
+from taskrecipe.plugins.registry import Registry, installed
+from taskrecipe.spec.diagnostics import Format, Problem, render_problems
+from taskrecipe.spec.validation import validate as validate_file
+from taskrecipe.spec.validation import validate_part
+
+PART = "_"
+"""How the name of a file starts that others extend, and that is no spec of its own."""
 
 
 def validate(paths: list[str], format: Format, registry: Registry | None = None) -> int:
     """Check the specs at `paths` (files, folders, globs), print the problems, and return the exit code.
 
-    In folders all *.toml are taken, but for names that start with `_`, which only serve to be extended, or with `.`.
+    Of a folder all *.toml files are checked, except names that start with `.`. A name that starts with `_` is a part
+    that others extend: it need not be complete.
     """
     specs = list(dict.fromkeys(spec for path in paths for spec in _specs(path)))
     registry = registry or installed()
-    failed = {spec: problems for spec in specs if (problems := problems_of(spec, registry))}
+    failed = {spec: problems for spec, problems in _problems_of_all(specs, registry) if problems}
     problems = [problem for found in failed.values() for problem in found]
     is_report = format in ("json", "sarif")
     if problems or is_report:
-        print(render(problems, format, colour=_is_terminal()))
+        print(render_problems(problems, format, color=_is_terminal()))
     print(_summary(len(specs), len(failed), len(problems)), file=sys.stderr if is_report else sys.stdout)
+    if problems and not is_report:
+        print(f"help: recipe guide {problems[0].code}")
     return _exit_code(problems)
 
 
+def _problems_of_all(specs: list[Path], registry: Registry) -> Iterator[tuple[Path, list[Problem]]]:
+    """Yield the problems of each spec. If there are foreign plugins, other processes check the specs.
+
+    A plugin that hangs or exits then is a problem of the specs that use it, and the others are still checked.
+    """
+    if all(plugin.is_own for plugin in registry.plugins):
+        yield from ((spec, problems_of(spec, registry)) for spec in specs)
+        return
+    from dataclasses import asdict
+
+    from taskrecipe.plugins.isolation import Failure, run_isolated
+
+    answers = run_isolated(specs, lambda spec: [asdict(problem) for problem in problems_of(spec, registry)])
+    for spec, answer in zip(specs, answers, strict=True):
+        if isinstance(answer, Failure):
+            message = f"{answer.plugin or 'checking it'} {answer.reason}"
+            yield spec, [Problem(str(spec), 1, 1, "plugin-failed", message)]
+        else:
+            yield spec, [Problem(**problem) for problem in answer]
+
+
 def problems_of(spec: Path, registry: Registry) -> list[Problem]:
-    """Every problem of one spec; a plugin that fails is one too, so that it stops no other spec."""
+    """Return all problems of one spec. A plugin that fails is one of them, so that other specs are still checked."""
     try:
-        validate_file(spec, registry)
+        (validate_part if spec.name.startswith(PART) else validate_file)(spec, registry)
     except SpecError as error:
         return error.problems
     except PluginError as error:
@@ -42,10 +71,12 @@ def problems_of(spec: Path, registry: Registry) -> list[Problem]:
 
 
 def _specs(path: str) -> Iterator[Path]:
-    if os.path.isdir(path):  # noqa: PTH112 - a path may hold anything, NUL too
+    found: list[Path] = []
+    if os.path.isdir(path):  # noqa: PTH112 - a path may contain anything, even NUL
         found = list(_in_folder(path))
     elif glob.has_magic(path) and not os.path.lexists(path):
-        found = [Path(name) for name in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(name)]  # noqa: PTH112, PTH207
+        with suppress(ValueError):  # it is no valid pattern: nothing matches it
+            found = sorted(_matches(path))
     else:
         found = [Path(path)]
     if not found:
@@ -56,7 +87,16 @@ def _specs(path: str) -> Iterator[Path]:
 def _in_folder(path: str) -> Iterator[Path]:
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".toml") and name[0] not in "._")
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".toml") and name[0] != ".")
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    """Yield the files that match a glob. Links to folders are not followed by `**`: they may form loops."""
+    path = Path(pattern)
+    for found in Path(path.anchor).glob(str(path.relative_to(path.anchor))):
+        hidden = [part for part in found.parts if part.startswith(".") and part not in path.parts]
+        if not hidden and not found.is_dir():
+            yield found
 
 
 def _summary(specs: int, failed: int, problems: int) -> str:

@@ -1,7 +1,7 @@
-"""The one form that annotated pictures have here, whatever they were written in: a row a picture, its objects in lists.
+"""The one form of annotated images, whatever format they were written in: one row for each image, objects in lists.
 
-`objects` holds for each object `bbox` (x, y, width, height in pixels, as written, unchecked), `category`, `area`,
-`iscrowd`, and where any picture has outlines `polygons` (x, y, x, y …) and `rle` (COCO's run lengths, not packed).
+`objects` holds for each object `bbox` (x, y, width, height in pixels, as written, unchecked), `category`, `area` and
+`iscrowd`. Where any image has outlines, it also holds `polygons` (x, y, x, y …) and `rle` (COCO's decoded run lengths).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from taskrecipe.core.errors import DataError
+from taskrecipe.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 
 @dataclass
-class Item:
-    """One object in a picture."""
+class AnnotatedObject:
+    """One object in an image."""
 
     bbox: list[float]
     category: str
@@ -30,63 +30,67 @@ class Item:
 
 
 @dataclass
-class Picture:
-    """One picture and what is in it."""
+class AnnotatedImage:
+    """One image and the objects in it."""
 
     path: Path
     image_id: int
     width: int | None
     height: int | None
-    objects: list[Item] = field(default_factory=list)
+    objects: list[AnnotatedObject] = field(default_factory=list)
 
 
-def as_splits(pictures: Mapping[str, Sequence[Picture]], names: Sequence[str]) -> dict[str, Any]:
-    """Rows of every split, with the same classes and columns in each."""
-    outlined = any(item.polygons or item.rle for split in pictures.values() for row in split for item in row.objects)
-    return {split: _rows(rows, names, split, outlined=outlined) for split, rows in pictures.items()}
+def make_splits(images: Mapping[str, Sequence[AnnotatedImage]], names: Sequence[str]) -> dict[str, Dataset]:
+    """Return the rows of every split. All splits have the same classes and columns."""
+    objects = (each for split in images.values() for image in split for each in image.objects)
+    outlined = any(each.polygons or each.rle for each in objects)
+    return {split: _make_rows(found, names, outlined=outlined) for split, found in images.items()}
 
 
-def picture_path(folder: Path, name: str) -> Path:
-    """The file that annotations call `name`; one that is not in `folder` is refused."""
+def find_image(folder: Path, name: str) -> Path:
+    """Return the file that annotations call `name`. A file outside `folder` is refused."""
     written = PurePosixPath(name.replace("\\", "/"))
     if written.is_absolute() or ".." in written.parts or not name.strip():
         raise DataError(f"the file name {name!r} leads out of '{folder}'")
     path = folder / written
     if not path.is_file():
-        raise DataError(f"there is no picture {name!r} in '{folder}'; [data].images names the folder of the pictures")
+        raise DataError(f"there is no image {name!r} in '{folder}'; [data].images names the folder of the images")
     return path
 
 
-def _rows(pictures: Sequence[Picture], names: Sequence[str], split: str, *, outlined: bool) -> Dataset:
+def require_images(images: Sequence[AnnotatedImage], paths: Sequence[Path], split: str) -> None:
+    """Refuse a split without any image."""
+    if not images:
+        raise DataError(f"there are no images in {', '.join(repr(str(path)) for path in paths[:5])}", split=split)
+
+
+def _make_rows(images: Sequence[AnnotatedImage], names: Sequence[str], *, outlined: bool) -> Dataset:
     from datasets import Dataset
 
-    if not pictures:
-        raise DataError("there are no pictures", split=split)
     columns: dict[str, list[Any]] = {
-        "image": [{"path": str(picture.path), "bytes": None} for picture in pictures],
-        "image_id": [picture.image_id for picture in pictures],
-        "width": [picture.width for picture in pictures],
-        "height": [picture.height for picture in pictures],
-        "objects": [_objects(picture, names, outlined=outlined) for picture in pictures],
+        "image": [{"path": str(image.path), "bytes": None} for image in images],
+        "image_id": [image.image_id for image in images],
+        "width": [image.width for image in images],
+        "height": [image.height for image in images],
+        "objects": [_make_object_lists(image, names, outlined=outlined) for image in images],
     }
-    return Dataset.from_dict(columns, features=_features(names, outlined=outlined))
+    return Dataset.from_dict(columns, features=_make_features(names, outlined=outlined))
 
 
-def _objects(picture: Picture, names: Sequence[str], *, outlined: bool) -> dict[str, list[Any]]:
+def _make_object_lists(image: AnnotatedImage, names: Sequence[str], *, outlined: bool) -> dict[str, list[Any]]:
     numbers = {name: number for number, name in enumerate(names)}
-    items = picture.objects
-    objects: dict[str, list[Any]] = {
-        "bbox": [item.bbox for item in items],
-        "category": [numbers[item.category] for item in items],
-        "area": [item.area for item in items],
-        "iscrowd": [item.iscrowd for item in items],
+    lists: dict[str, list[Any]] = {
+        "bbox": [each.bbox for each in image.objects],
+        "category": [numbers[each.category] for each in image.objects],
+        "area": [each.area for each in image.objects],
+        "iscrowd": [each.iscrowd for each in image.objects],
     }
     if outlined:
-        objects |= {"polygons": [item.polygons for item in items], "rle": [item.rle for item in items]}
-    return objects
+        lists |= {"polygons": [each.polygons for each in image.objects], "rle": [each.rle for each in image.objects]}
+    return lists
 
 
-def _features(names: Sequence[str], *, outlined: bool) -> Any:
+def _make_features(names: Sequence[str], *, outlined: bool) -> Any:
     from datasets import ClassLabel, Features, Image, List, Value
 
     numbers = List(Value("float64"))

@@ -1,46 +1,38 @@
-"""Columns under the names a recipe knows: renamed as the spec says, and missed before anything is trained."""
+"""Rename columns as the spec says, and refuse data that lacks a column."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from taskrecipe.core.errors import DataError
+from taskrecipe.errors import DataError
+from taskrecipe.system.suggestions import closest, did_you_mean
 
 if TYPE_CHECKING:
-    from taskrecipe.core.recipe import Column
+    from taskrecipe.recipe import Column
 
 
-def renamed(rows: Any, columns: Mapping[str, str], split: str) -> Any:
-    """The rows with `columns`, ours = theirs, under our names; a column that had one of these gives way."""
+def rename_columns(rows: Any, columns: Mapping[str, str], split: str) -> Any:
+    """Rename columns from their names to ours. Another column that has one of our names already is dropped."""
     for ours, theirs in columns.items():
         if theirs not in rows.column_names:
-            message = (
-                f"[data.columns] {ours} = {theirs!r}, but {_has(rows.column_names)}{_hint(theirs, rows.column_names)}"
-            )
+            hint = did_you_mean(theirs, rows.column_names)
+            message = f"[data.columns] {ours} = {theirs!r}, but {_list_columns(rows.column_names)}{hint}"
             raise DataError(message, split=split, column=theirs)
     mapping = {theirs: ours for ours, theirs in columns.items() if ours != theirs}
-    in_the_way = [ours for ours in mapping.values() if ours in rows.column_names and ours not in mapping]
-    return rows.remove_columns(in_the_way).rename_columns(mapping) if mapping else rows
+    replaced = [ours for ours in mapping.values() if ours in rows.column_names and ours not in mapping]
+    return rows.remove_columns(replaced).rename_columns(mapping) if mapping else rows
 
 
-def require(names: Collection[str], columns: Mapping[str, Column], split: str) -> None:
-    """Refuse a split without a column that the recipe must have."""
+def require_columns(names: Collection[str], columns: Mapping[str, Column], split: str) -> None:
+    """Refuse a split that lacks a required column."""
     for ours, column in columns.items():
         if column.required and ours not in names:
-            close = get_close_matches(ours, names, 1, cutoff=0.5)
-            fix = f'[data.columns] {ours} = "{close[0] if close else "…"}"'
-            message = (
-                f"the recipe reads {ours!r} ({column.description}), but {_has(names)}; if it has another name: {fix}"
-            )
+            fix = f'[data.columns] {ours} = "{closest(ours, names) or "…"}"'
+            missing = f"the recipe reads {ours!r} ({column.description}), but {_list_columns(names)}"
+            message = f"{missing}; if it has another name: {fix}"
             raise DataError(message, split=split, column=ours)
 
 
-def _has(names: Collection[str]) -> str:
+def _list_columns(names: Collection[str]) -> str:
     return f"the data has {', '.join(map(repr, names))}"
-
-
-def _hint(name: str, names: Collection[str]) -> str:
-    close = get_close_matches(name, names, 1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,32 +1,35 @@
-"""Rows from files on this machine, read by datasets' own builders; what can't be read is named, with its line."""
+"""Rows from files. What can't be read is named, with its line."""
 
 from __future__ import annotations
 
 import glob
-import gzip
 import json
-import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taskrecipe.core.data import coco, voc
-from taskrecipe.core.data.causes import explained
-from taskrecipe.core.errors import DataError
+from taskrecipe.data.coco import is_coco_file, load_coco
+from taskrecipe.data.compression import COMPRESSIONS, open_bytes
+from taskrecipe.data.encodings import require_known_encoding
+from taskrecipe.data.facts import identify_rows, make_key, recall_fact
+from taskrecipe.data.file_digest import digest_files
+from taskrecipe.data.image_folders import load_image_folders, load_mapped_images, open_named_images
+from taskrecipe.data.places import FilePlace, add_place
+from taskrecipe.data.problems import Problems
+from taskrecipe.data.read_errors import explain_read_errors
+from taskrecipe.data.squad_json import is_squad_file, load_squad
+from taskrecipe.data.tables import load_table, stream_table
+from taskrecipe.data.voc import load_voc
+from taskrecipe.errors import DataError
+from taskrecipe.remote.urls import is_url
 
 if TYPE_CHECKING:
-    from taskrecipe.core.spec.spec import Data
+    from taskrecipe.spec.spec import Data
 
-# Only an empty cell is a missing value: pandas would also take "None", "NA" or "null" for one.
-_TABLE = {"keep_default_na": False, "na_values": [""]}
-
-BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "csv": ("csv", _TABLE),
-    "tsv": ("csv", {**_TABLE, "sep": "\t"}),
-    "jsonl": ("json", {}),
-    "parquet": ("parquet", {}),
-    "text": ("text", {}),
-}
+TABLES = ("csv", "tsv")
+BUILDERS = {"jsonl": "json", "parquet": "parquet", "text": "text"}
+"""Formats that are read by builders of `datasets`."""
 
 ENDINGS = {
     ".csv": "csv",
@@ -36,32 +39,54 @@ ENDINGS = {
     ".json": "jsonl",
     ".parquet": "parquet",
     ".txt": "text",
+    ".xml": "voc",
 }
-COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 Paths = dict[str, list[Path]]
 
-
-def load(data: Data, wanted: Collection[str], streamed: str | None = None) -> dict[str, Any]:
-    """The `wanted` splits of `[data.files]`, all of them stored but the `streamed` one."""
-    paths = {split: found(split, data.files[split]) for split in wanted}
-    formats = {split: data.format or guess_format(files, split, data.images) for split, files in paths.items()}
-    pictures = sorted(set(formats.values()) & set(PICTURES))
-    if not pictures:
-        return {split: _rows(files, formats[split], split, split == streamed) for split, files in paths.items()}
-    if streamed is not None:
-        raise DataError(
-            f"[data].streaming reads text and tables, not {pictures[0]!r}; pictures stay on the disk anyway"
-        )
-    if len(set(formats.values())) > 1:
-        raise DataError(f"splits have the formats {', '.join(formats.values())}; set [data].format to one for all")
-    return PICTURES[pictures[0]](paths, Path(data.images) if data.images else None)
+IMAGE_FORMATS: dict[str, Callable[[Paths, Path | None], dict[str, Any]]] = {
+    "imagefolder": load_image_folders,
+    "coco": load_coco,
+    "voc": load_voc,
+}
+"""Formats of which all splits are read at once, as a class has one number in all of them."""
 
 
-def found(split: str, given: str | list[str]) -> list[Path]:
-    """The files and folders that paths and globs stand for, in a fixed order."""
+def read_files(
+    data: Data, wanted: Collection[str], streamed: str | None = None, image_columns: Collection[str] = ()
+) -> dict[str, Any]:
+    """Read the `wanted` splits of `[data.files]` into memory, except the `streamed` one.
+
+    Texts in `image_columns` are names of images, relative to `[data].images` or to the file that holds them.
+    """
+    if data.maps:
+        return _read_mapped_images(data, wanted, streamed)
+    problems, paths, formats = Problems(), Paths(), dict[str, str]()
+    for split in wanted:
+        with problems.collect():
+            paths[split] = find_files(split, data.files[split])
+            formats[split] = find_format(data, paths[split], split)
+    if set(formats.values()) & set(IMAGE_FORMATS):
+        problems.raise_found()
+        return _read_image_formats(data, paths, formats, streamed)
+    rows: dict[str, Any] = {}
+    for split, format in formats.items():
+        with problems.collect():
+            reader = _Reader(data, format, split, split == streamed)
+            rows[split] = reader.read(paths[split], image_columns)
+    problems.raise_found()
+    return rows
+
+
+def find_files(split: str, given: str | list[str]) -> list[Path]:
+    """Return the files and folders that paths, globs and URLs stand for, in a fixed order. URLs are downloaded."""
     paths: list[Path] = []
     for pattern in [given] if isinstance(given, str) else given:
+        if is_url(pattern):
+            from taskrecipe.remote.downloads import fetch_copies
+
+            paths += fetch_copies(pattern, f"split {split!r}")
+            continue
         exact = Path(pattern)
         # Path.glob takes no absolute patterns.
         matches = [exact] if exact.exists() else [Path(p) for p in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207
@@ -74,116 +99,192 @@ def found(split: str, given: str | list[str]) -> list[Path]:
     return paths
 
 
-def guess_format(files: list[Path], split: str, images: str | None = None) -> str:
-    """The format that the files' endings tell, which must be one; json may be COCO's, with a folder of pictures."""
-    formats = {_guess(path) for path in files}
-    if formats == {"jsonl"} and (images is not None or all(coco.recognised(path) for path in files)):
-        return "coco"
+def find_format(data: Data, files: list[Path], split: str) -> str:
+    """Return the format of a split's files, and refuse keys of `[data]` that don't apply to it."""
+    format = data.format or _guess_format(files, split, data.images)
+    if format not in TABLES:
+        given = [key for key in ("quotes", "separator") if getattr(data, key) is not None]
+        given += ["header"] if not data.header else []
+        given += ["encoding"] if data.encoding and format != "text" else []
+        if given:
+            kinds = "csv, tsv and text" if given[0] == "encoding" else "csv and tsv"
+            raise DataError(f"[data].{given[0]} is for {kinds} files; '{files[0]}' is read as {format}", split=split)
+    if data.encoding:
+        require_known_encoding(data.encoding)
+    return format
+
+
+def _guess_format(files: list[Path], split: str, images: str | None) -> str:
+    formats = {guess_by_name(path) for path in files}
+    if formats == {"jsonl"}:
+        return _guess_json(files, has_images=images is not None)
     if len(formats) == 1 and None not in formats:
         return str(formats.pop())
     names = ", ".join(sorted({path.name for path in files})[:5])
-    known = ", ".join([*BUILDERS, *PICTURES])
+    known = ", ".join([*TABLES, *BUILDERS, *IMAGE_FORMATS, "squad"])
     message = f"the endings of {names} tell no common format; set [data].format to one of {known}"
     raise DataError(message, split=split)
 
 
-def _guess(path: Path) -> str | None:
+def guess_by_name(path: Path) -> str | None:
+    """Return the format that the ending of a file's name tells; None if it tells none."""
     if path.is_dir():
         return "voc" if next(path.glob("*.xml"), None) else "imagefolder"
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSIONS]
-    ending = suffixes[-1] if suffixes else ""
-    return "voc" if ending == ".xml" else ENDINGS.get(ending)
+    return ENDINGS.get(suffixes[-1]) if suffixes else None
 
 
-def _rows(files: list[Path], format: str, split: str, streaming: bool) -> Any:
-    for path in files:
-        if path.is_dir():
-            raise DataError(f"'{path}' is a folder; name the files in it, as in '{path}/*'", split=split)
+def _guess_json(files: list[Path], *, has_images: bool) -> str:
+    """Return the format of json files by their content: rows, COCO or SQuAD."""
+    if all(is_squad_file(path) for path in files):
+        return "squad"
+    if all(is_coco_file(path) for path in files) or (has_images and not any(map(_holds_rows, files))):
+        return "coco"
+    return "jsonl"
+
+
+def _holds_rows(path: Path) -> bool:
+    """Whether a json file is a list of rows, or has a row on each line."""
+    if ".json" not in [suffix.lower() for suffix in path.suffixes]:
+        return True
+    with explain_read_errors(f"'{path}'"), open_bytes(path) as file:
+        lines = [line for line in (file.readline(), file.readline()) if line.strip()]
+    if not lines or lines[0].lstrip().startswith(b"["):
+        return True
     try:
-        rows = _read(files, format, split, streaming)
-    except DataError:
-        for path in files if len(files) > 1 else []:
-            _read([path], format, split, streaming)  # raises the error of the file that is at fault
-        raise
-    if format == "tsv" and not streaming:
-        _warn_of_line_breaks(rows, split)
+        return len(lines) == 2 and all(isinstance(json.loads(line), dict) for line in lines)
+    except ValueError:
+        return False
+
+
+def _read_image_formats(data: Data, paths: Paths, formats: dict[str, str], streamed: str | None) -> dict[str, Any]:
+    format = next(format for format in formats.values() if format in IMAGE_FORMATS)
+    _refuse_stream_of_images(format, streamed)
+    if len(set(formats.values())) > 1:
+        raise DataError(f"splits have the formats {', '.join(formats.values())}; set [data].format to one for all")
+    return IMAGE_FORMATS[format](paths, Path(data.images) if data.images else None)
+
+
+def _read_mapped_images(data: Data, wanted: Collection[str], streamed: str | None) -> dict[str, Any]:
+    _refuse_stream_of_images("images with [data.maps]", streamed)
+    problems, rows = Problems(), {}
+    for split in wanted:
+        with problems.collect():
+            if split not in data.maps:
+                raise DataError("[data.maps] names no folder for it", split=split)
+            images = Path(data.images) if data.images else None
+            files = find_files(split, data.files[split])
+            rows[split] = load_mapped_images(files, images, Path(data.maps[split]), split)
+    problems.raise_found()
     return rows
 
 
-def _read(files: list[Path], format: str, split: str, streaming: bool) -> Any:
-    from datasets import load_dataset
+def _refuse_stream_of_images(what: str, streamed: str | None) -> None:
+    if streamed is not None:
+        raise DataError(f"[data].streaming reads text and tables, not {what!r}; images stay on the disk anyway")
 
-    builder, options = BUILDERS[format]
-    names = [glob.escape(str(path)) for path in files]
-    try:
-        with explained(f"'{files[0]}'" + (f" and {len(files) - 1} more" if len(files) > 1 else ""), split):
-            rows = load_dataset(builder, data_files={"train": names}, split="train", streaming=streaming, **options)
-            if not streaming:
-                rows.data.table.validate(full=True)  # json and parquet may hold text that is not UTF-8
+
+class _Reader:
+    """Reads the files of one split, which have one format."""
+
+    def __init__(self, data: Data, format: str, split: str, streaming: bool) -> None:
+        self.data, self.format, self.split, self.streaming = data, format, split, streaming
+
+    def read(self, files: list[Path], image_columns: Collection[str]) -> Any:
+        """Return the rows of the files, with images for the names in `image_columns`."""
+        for path in files:
+            if path.is_dir():
+                raise DataError(f"'{path}' is a folder; name the files in it, as in '{path}/*'", split=self.split)
+        rows = self._read_rows(files)
+        if self.streaming:
+            if image_columns and self.format != "parquet":
+                _refuse_stream_of_images(f"images that {self.format} rows name", self.split)
             return rows
-    except DataError as error:
-        fault = _fault(files[0], format) if len(files) == 1 else None
-        if fault is None:
-            raise
-        raise DataError(f"'{files[0]}': {fault}", split=split) from error
+        named = [name for name in image_columns if name in rows.column_names and _is_text(rows.features[name])]
+        return self._open_images(files, rows, named) if named else rows
 
+    def _open_images(self, files: list[Path], rows: Any, columns: list[str]) -> Any:
+        from datasets import concatenate_datasets
 
-def _fault(path: Path, format: str) -> str | None:
-    """Where a text file is not UTF-8, or has a line that is not a JSON object; None where that is not the trouble."""
-    if format == "parquet" or path.suffix in COMPRESSIONS[1:]:
-        return None
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        if not self.data.images and len({path.parent for path in files}) > 1:
+            return concatenate_datasets([self._open_images([path], self._read_rows([path]), columns) for path in files])
+        folder = Path(self.data.images) if self.data.images else files[0].parent
         try:
+            return open_named_images(rows, columns, folder, self.split)
+        except DataError as error:
+            raise add_place(error, {self.split: FilePlace(files, self.format, self.data)}) from None
+
+    def _read_rows(self, files: list[Path]) -> Any:
+        if self.format in TABLES:
+            read = stream_table if self.streaming else load_table
+            return read(files, self.format, self.split, self.data)
+        if self.format == "squad":
+            if self.streaming:
+                raise DataError("[data].streaming reads text and tables, not 'squad'", split=self.split)
+            return load_squad(files, self.split)
+        try:
+            return self._build_rows(files)
+        except DataError:
+            for path in files if len(files) > 1 else []:
+                self._build_rows([path])  # raises the error of the file that is at fault
+            raise
+
+    def _build_rows(self, files: list[Path]) -> Any:
+        from datasets import load_dataset
+
+        names = [glob.escape(str(path)) for path in files]
+        options = {"encoding": self.data.encoding} if self.data.encoding else {}
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        try:
+            with explain_read_errors(f"'{files[0]}'{more}", self.split):
+                found = {"data_files": {"train": names}, "split": "train", "streaming": self.streaming}
+                if self.streaming:
+                    return load_dataset(BUILDERS[self.format], **found, **options)
+                # By itself, datasets would know files by their names and times only.
+                content = make_key([digest_files(files)])[:32]
+                rows = load_dataset(BUILDERS[self.format], content, **found, **options)
+                recall_fact(["valid text", *identify_rows(rows)], partial(_require_valid, rows))
+                return rows
+        except DataError as error:
+            fault = _find_fault(files[0], self.format) if len(files) == 1 else None
+            if fault is None:
+                raise
+            raise DataError(f"'{files[0]}': {fault}", split=self.split) from error
+
+
+def _require_valid(rows: Any) -> bool:
+    """Raise unless all text is UTF-8: json and parquet may hold other bytes."""
+    for batch in rows.data.table.to_batches():
+        batch.validate(full=True)
+    return True
+
+
+def _is_text(feature: Any) -> bool:
+    return getattr(feature, "dtype", None) in ("string", "large_string")
+
+
+def _find_fault(path: Path, format: str) -> str | None:
+    """Return where a file is not UTF-8 or has a line that is not a JSON object; None if that is not what is wrong."""
+    if format == "parquet":
+        return None
+    try:
+        with open_bytes(path) as file:
             for number, line in enumerate(file, 1):
-                fault = _line_fault(line, json_wanted=format == "jsonl" and path.suffix != ".json")
+                fault = _find_line_fault(line, json_wanted=format == "jsonl" and path.suffix != ".json")
                 if fault:
                     return f"line {number} {fault}"
-        except (OSError, EOFError):
-            return None
+    except (OSError, EOFError, ImportError):
+        return None
     return None
 
 
-def _line_fault(line: bytes, *, json_wanted: bool) -> str | None:
+def _find_line_fault(line: bytes, *, json_wanted: bool) -> str | None:
     try:
         text = line.decode("utf-8")
         if json_wanted and text.strip() and not isinstance(json.loads(text), dict):
             return "is not an object"
     except UnicodeDecodeError as error:
         return f"is not UTF-8 (byte {line[error.start]:#04x} at {error.start + 1}); save the file as UTF-8"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"is not JSON: {error}"
     return None
-
-
-def _warn_of_line_breaks(rows: Any, split: str) -> None:
-    """A stray quote makes the reader take all up to the next one, lines and all, for one cell."""
-    import pyarrow.compute as pc
-
-    table = rows.with_format("arrow")[:]
-    texts = [table[name] for name, feature in rows.features.items() if getattr(feature, "dtype", "").endswith("string")]
-    broken = sum(pc.sum(pc.match_substring(column, "\n")).as_py() or 0 for column in texts)
-    if broken:
-        warnings.warn(
-            f"split {split!r}: {broken} cells hold line breaks; if that is not meant, a stray quote has swallowed rows",
-            stacklevel=2,
-        )
-
-
-def _folders(paths: Paths, _images: Path | None) -> dict[str, Any]:
-    """Pictures with the names of their folders as labels, which are the same numbers in every split."""
-    from datasets import load_dataset
-
-    patterns = {
-        f"split{number}": [glob.escape(str(path)) + ("/**" if path.is_dir() else "") for path in files]
-        for number, files in enumerate(paths.values())
-    }
-    with explained(f"pictures in '{next(iter(paths.values()))[0]}'"):
-        splits: Mapping[str, Any] = load_dataset("imagefolder", data_files=patterns)
-    return dict(zip(paths, splits.values(), strict=True))
-
-
-PICTURES: dict[str, Callable[[Paths, Path | None], dict[str, Any]]] = {
-    "imagefolder": _folders,
-    "coco": coco.load,
-    "voc": voc.load,
-}

@@ -1,51 +1,53 @@
-"""Rows that are read as they come, cut into blocks so that a run can go on from any of them."""
+"""Streamed rows, in blocks, so that a resumed run can start reading at any block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Generator
 from itertools import count
 from typing import TYPE_CHECKING
 
-from taskrecipe.core.data.causes import abandoned_files, explained
+from taskrecipe.data.read_errors import abandoned_files, explain_read_errors
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 HEAD_ROWS = 1000
-"""Rows that are looked at before training, and that the types of columns are taken from."""
+"""Rows that are checked before training; they also decide the types of the columns."""
 
 
-def blocks(rows: IterableDataset, rows_per_block: int, start_block: int = 0) -> Iterator[Dataset]:
-    """The stream in blocks of `rows_per_block` rows, the last one shorter.
+def read_blocks(rows: IterableDataset, rows_per_block: int, start_block: int = 0) -> Generator[Dataset, None, None]:
+    """Yield the stream in blocks of `rows_per_block` rows; the last one may be shorter.
 
-    Block k is always the same rows, wherever reading began; those before `start_block` are only skipped.
+    Block k always has the same rows, wherever reading starts. Blocks before `start_block` are skipped.
     """
     from datasets import Dataset, DatasetInfo
 
     tables = rows.skip(start_block * rows_per_block).with_format("arrow").iter(rows_per_block)
     try:
         for number in count(start_block):
-            with explained(f"rows {number * rows_per_block} to {(number + 1) * rows_per_block - 1}", "train"):
+            with explain_read_errors(f"rows {number * rows_per_block} to {(number + 1) * rows_per_block - 1}", "train"):
                 table = next(tables, None)
                 if table is None:
                     return
                 table.validate(full=True)  # json and parquet may hold text that is not UTF-8
-            yield Dataset(table, info=DatasetInfo(features=rows.features))
+            # Without a fingerprint, datasets would hash the whole table.
+            yield Dataset(table, info=DatasetInfo(features=rows.features), fingerprint=secrets.token_hex(8))
     except GeneratorExit:
         with abandoned_files():
             tables.close()
         raise
 
 
-def typed(rows: IterableDataset) -> tuple[IterableDataset, Dataset | None]:
-    """The stream with its columns' types fixed, so that no block has others, and its first rows, if it has any."""
-    head = next(blocks(rows, HEAD_ROWS), None)
+def fix_types(rows: IterableDataset) -> tuple[IterableDataset, Dataset | None]:
+    """Fix the types of the columns, so that all blocks have the same. Return the stream, and its first rows or None."""
+    head = next(read_blocks(rows, HEAD_ROWS), None)
     return (rows if head is None or rows.features is not None else rows.cast(head.features)), head
 
 
-def stored(rows: IterableDataset) -> Dataset:
-    """All of a stream, in memory."""
+def store_stream(rows: IterableDataset) -> Dataset:
+    """Read a whole stream into memory."""
     from datasets import Dataset, concatenate_datasets
 
-    rows, head = typed(rows)
-    return concatenate_datasets(list(blocks(rows, HEAD_ROWS))) if head is not None else Dataset.from_dict({})
+    rows, head = fix_types(rows)
+    return concatenate_datasets(list(read_blocks(rows, HEAD_ROWS))) if head is not None else Dataset.from_dict({})

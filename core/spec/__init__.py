@@ -1,1 +1,1 @@
-"""From a TOML file to a validated `Spec`, with the place of every value and of every problem."""
+"""Read TOML files into a validated `Spec`, and report every problem with its place in the file."""

@@ -1,4 +1,4 @@
-"""What a value must be, in words, by the kind of pydantic's error."""
+"""Say in words what a value must be, from the type of pydantic's error."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from taskrecipe.spec.submission import PATTERNS
+from taskrecipe.spec.table import URL
+
 
 @dataclass(frozen=True)
 class Expectation:
-    """What would have been right: a noun phrase, the code of not being it, and the choices if there are some."""
+    """What a value must be: a noun phrase, the code of the problem if it is not, and the choices if there are any."""
 
     words: str
     code: str = "wrong-type"
     choices: tuple[str, ...] = ()
 
 
-def expectation(error: ErrorDetails) -> Expectation | None:
-    """What the value should have been; None if only the error's own message can tell."""
+def expected_value(error: ErrorDetails) -> Expectation | None:
+    """Return what the value must be; None if only the error's own message says so."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in _TYPES:
         return Expectation(_TYPES[kind])
@@ -32,8 +35,8 @@ def expectation(error: ErrorDetails) -> Expectation | None:
     return None
 
 
-def listed(words: Iterable[str], last: str) -> str:
-    """`a, b or c`."""
+def join_words(words: Iterable[str], last: str) -> str:
+    """Join words to `a, b or c`."""
     unique = list(dict.fromkeys(words))
     return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} {last} {unique[-1]}"
 
@@ -56,6 +59,8 @@ _TYPES = {
     "tuple_type": "a list",
 }
 
+_TEXTS = {**PATTERNS, URL: "a URL such as 's3://bucket/runs'"}
+
 _BOUNDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "finite_number": lambda _: "a finite number",
     "greater_than": lambda bound: f"a number above {bound['gt']}",
@@ -63,7 +68,7 @@ _BOUNDS: dict[str, Callable[[dict[str, Any]], str]] = {
     "less_than": lambda bound: f"a number below {bound['lt']}",
     "less_than_equal": lambda bound: f"a number of at most {bound['le']}",
     "multiple_of": lambda bound: f"a multiple of {bound['multiple_of']}",
-    "string_pattern_mismatch": lambda bound: f"text that matches {bound['pattern']}",
+    "string_pattern_mismatch": lambda bound: _TEXTS.get(bound["pattern"], f"text that matches {bound['pattern']}"),
     "string_too_long": lambda bound: f"text of at most {bound['max_length']} characters",
     "string_too_short": lambda bound: (
         "text that is not empty" if bound["min_length"] == 1 else f"text of at least {bound['min_length']} characters"

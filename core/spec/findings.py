@@ -1,42 +1,26 @@
-"""What is wrong in a spec's values, before it has a place in a file."""
+"""A finding is something wrong at a path of a spec; with its position in a file it becomes a `Problem`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from taskrecipe.core.spec.keypath import LONGEST_NAME, KeyPath
+from taskrecipe.spec.key_path import KeyPath
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong at `path`."""
+    """Something wrong with the value at `path`."""
 
     path: KeyPath
     code: str
     message: str
     suggestion: str | None = None
     at_key: bool = False
-    """Whether it is about the key rather than the value."""
+    """Whether the key is wrong, not the value."""
     spoils: tuple[KeyPath, ...] = ()
-    """What else nothing can be said about because of it."""
+    """Other values that can't be checked because of it."""
 
     @property
     def broken(self) -> tuple[KeyPath, ...]:
-        """The values that no rule should judge any more."""
+        """Return the paths of values that rules must not check."""
         return (self.path, *self.spoils) if self.code != "missing-key" else self.spoils
-
-
-def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `word` is probably a misspelling of."""
-    from difflib import get_close_matches
-
-    if len(word) > LONGEST_NAME:
-        return None
-    plain = {_plain(candidate): candidate for candidate in candidates}
-    close = get_close_matches(_plain(word), plain, n=1, cutoff=0.65)
-    return plain[close[0]] if close else None
-
-
-def _plain(word: str) -> str:
-    return word.lower().replace("-", "_")

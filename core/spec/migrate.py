@@ -1,4 +1,4 @@
-"""Files of other versions of the format: what is said of them, and rewriting older ones in place."""
+"""Refuse specs of other versions of the format, and rewrite older ones in place."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taskrecipe.core.errors import SpecError, UsageError
-from taskrecipe.core.spec.diagnostics import Problem, shown
-from taskrecipe.core.spec.source import Source, read
-from taskrecipe.core.spec.spec import SPEC_VERSION
+from taskrecipe.errors import SpecError, UsageError
+from taskrecipe.spec.diagnostics import Problem, make_printable, show_value
+from taskrecipe.spec.sources import Source, read_source
+from taskrecipe.spec.spec import SPEC_VERSION
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 Migration = Callable[["TOMLDocument"], None]
 
 MIGRATIONS: dict[int, Migration] = {}
-"""What makes a document of each older version one of the next; it changes the document, and keeps comments."""
+"""For each older version, a function that changes a document to the next version and keeps comments."""
 
 
 def require_version(sources: Sequence[Source], migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
-    """Refuse files of another version, before the rest: what else is wrong with them can't be told."""
+    """Refuse files of another version before anything else is checked: its rules are unknown."""
     problems = [problem for source in sources if (problem := _version_problem(source, migrations))]
     if problems:
         raise SpecError(problems)
 
 
 def migrate(path: Path, migrations: Mapping[int, Migration] = MIGRATIONS) -> bool:
-    """Rewrite the file at `path` for this version, comments kept; False if it was of this version already."""
-    source = read(path)
+    """Rewrite the file at `path` for this version and keep comments; False if it has this version already."""
+    source = read_source(path)
     version = _version(source)
     if version is None:
         message = f"spec_version must be an integer that says what the file was written for, such as {SPEC_VERSION}"
@@ -38,11 +38,11 @@ def migrate(path: Path, migrations: Mapping[int, Migration] = MIGRATIONS) -> boo
         return False
     if not _can_migrate(version, migrations):
         require_version([source], migrations)
-    _replace(path, _migrated(source.text, version, migrations))
+    _replace(path, _migrate_text(source.text, version, migrations))
     return True
 
 
-def _migrated(text: str, version: int, migrations: Mapping[int, Migration]) -> str:
+def _migrate_text(text: str, version: int, migrations: Mapping[int, Migration]) -> str:
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -53,18 +53,18 @@ def _migrated(text: str, version: int, migrations: Mapping[int, Migration]) -> s
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put `text` in the place of the file, all of it or nothing; a link goes on pointing to the file."""
-    from taskrecipe.core import durable
+    """Replace the content of the file in one step. A symbolic link stays and points to the same file."""
+    from taskrecipe.system import atomic_files
 
     target = path.resolve()
     try:
         mode = target.stat().st_mode
         if b"\r\n" in target.read_bytes():
             text = text.replace("\n", "\r\n")
-        durable.replace(target, text.encode())
+        atomic_files.replace(target, text.encode())
         target.chmod(mode)
     except OSError as error:
-        raise UsageError(f"{path} can't be rewritten: {error.strerror or error}") from None
+        raise UsageError(f"{make_printable(str(path))} can't be rewritten: {error.strerror or error}") from None
 
 
 def _version(source: Source) -> int | None:
@@ -86,6 +86,6 @@ def _version_problem(source: Source, migrations: Mapping[int, Migration]) -> Pro
     elif version > SPEC_VERSION:
         advice = "a newer taskrecipe reads it"
     else:
-        advice = "there was never such a version"
-    message = f"spec_version is {shown(version)} and this taskrecipe reads {SPEC_VERSION}: {advice}"
+        advice = "no such version exists"
+    message = f"spec_version is {show_value(version)} and this taskrecipe reads {SPEC_VERSION}: {advice}"
     return source.problem(source.positions.of_value(("spec_version",)), "spec-version", message)

@@ -1,6 +1,6 @@
-"""Where every key and value of a TOML text stands, by its syntax tree.
+"""Find the position of every key and value in a TOML text, from its syntax tree.
 
-Only problems and `recipe explain` need places, so the parser is imported when the first one is asked for.
+Only problems and `recipe explain` need positions, so the parser is imported when the first one is needed.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, NamedTuple
 
-from taskrecipe.core.spec.keypath import KeyPath
+from taskrecipe.spec.key_path import KeyPath
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 Stretch = tuple[int, int]
-"""Where something starts and ends, in bytes."""
+"""Start and end of something, in bytes."""
 
 
 class Span(NamedTuple):
-    """A stretch of one line: both counts start at 1 and are in characters."""
+    """A part of one line. Line and column start at 1; column and width are in characters."""
 
     line: int
     column: int
@@ -29,27 +29,27 @@ TOP = Span(1, 1)
 
 
 class Positions:
-    """The place of every key and of every value; that of a table is its header."""
+    """The position of every key and value. The position of a table is its header."""
 
     def __init__(self, text: str) -> None:
         self.text = text.encode()
         self.keys: dict[KeyPath, Stretch] = {}
         self.values: dict[KeyPath, Stretch] = {}
         self.twice: list[tuple[KeyPath, Stretch, Stretch]] = []
-        """Keys and tables given a second time: what, where first, where again."""
+        """Keys and tables given twice: the path, the first position, the second."""
 
     def of_value(self, path: KeyPath) -> Span:
-        """The place of a value, or of the innermost table around it that the text has."""
+        """Return the position of a value, or of the innermost table around it that the text has."""
         known = (self.values[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.values)
         stretch = next(known, None)
         return self.span(stretch) if stretch else TOP
 
     def of_key(self, path: KeyPath) -> Span:
-        """The place of a key; an element of a list has only that of its value."""
+        """Return the position of a key; for an element of a list, of its value."""
         return self.span(self.keys[path]) if path in self.keys else self.of_value(path)
 
     def span(self, stretch: Stretch) -> Span:
-        """A stretch as lines and columns; of several lines only the first counts."""
+        """Convert a stretch to line and column. If it has several lines, only the first counts."""
         start, end = stretch
         line_start = self.text.rfind(b"\n", 0, start) + 1
         before = self.text[line_start:start].decode()
@@ -57,8 +57,8 @@ class Positions:
         return Span(self.text.count(b"\n", 0, start) + 1, len(before) + 1, max(1, len(inside)))
 
 
-def locate(text: str) -> Positions:
-    """Find the place of everything in `text`; of what is not TOML, as much as can be told."""
+def locate_keys(text: str) -> Positions:
+    """Find all positions in `text`. If it is not TOML, find as many as possible."""
     import tree_sitter_toml
     from tree_sitter import Language, Parser
 
@@ -69,7 +69,7 @@ def locate(text: str) -> Positions:
             walk.pair(node, ())
         elif node.type in ("table", "table_array_element"):
             walk.table(node)
-    if tree.root_node.has_error:  # a key may seem to be in a table whose neighbour's header is broken
+    if tree.root_node.has_error:  # after a broken header, keys seem to be in the table before it
         walk.found.twice.clear()
     return walk.found
 
@@ -107,7 +107,7 @@ class _Walk:
         return path
 
     def _inside(self, path: KeyPath) -> KeyPath:
-        """The element that a header means which goes on after the name of an array of tables: the last."""
+        """Return the last element of an array of tables, which a longer header is about; else the path itself."""
         return (*path, self.lengths[path] - 1) if path in self.lengths else path
 
     def pair(self, node: Node, table: KeyPath) -> None:

@@ -1,27 +1,28 @@
-"""The JSON Schema of specs, for editors: everything installed is in it, conditional on what a spec names.
+"""The JSON Schema of specs, for editors. It covers everything that is installed.
 
-The models are the only source: pydantic writes the schema of each table, and what is added here is the choice
-between plugins, and `extends`, which makes every required key optional, since the parent may have it.
+The models are the only source: pydantic writes the schema of each table. Added here are the choice between plugins,
+and `extends`, which makes every required key optional, since the parent may have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, NoDefault, models_json_schema
 from pydantic_core import core_schema
 
-from taskrecipe.core.errors import PluginError
-from taskrecipe.core.plugins import Optimizer, Schedule
-from taskrecipe.core.registry import GROUPS, Group, Registry, installed
-from taskrecipe.core.spec.spec import RecipeChoice, Spec
+from taskrecipe.errors import PluginError
+from taskrecipe.plugins.kinds import Optimizer, Schedule
+from taskrecipe.plugins.registry import GROUPS, Group, Plugin, Registry, installed
+from taskrecipe.spec.spec import RecipeChoice, Spec
 
 Schema = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLUGIN_TABLES: dict[str, Group] = {
+    "techniques": "techniques",
     "optimizer": "optimizers",
     "schedule": "schedules",
     "callbacks": "callbacks",
@@ -31,12 +32,24 @@ _DEFAULTS: dict[Group, str] = {"optimizers": Optimizer().name, "schedules": Sche
 _CHOICE = "x-recipe-choice"
 
 
-def build(recipe: str | None = None, registry: Registry | None = None) -> Schema:
-    """The schema of whole specs; of those of one recipe if it is named."""
-    registry = registry or installed()
+def build_schema(
+    recipe: str | None = None,
+    registry: Registry | None = None,
+    broken: Mapping[Plugin, PluginError] | None = None,
+    *,
+    part: bool = False,
+) -> Schema:
+    """Build the schema of specs; if `recipe` is given, of that recipe's specs. Plugins in `broken` are not loaded.
+
+    With `part`, it is the schema of files that other specs extend: they may have any of the keys, and need none.
+    """
+    registry, broken = registry or installed(), broken or {}
     if recipe:
-        registry.find("recipes", recipe).load()  # an unknown or broken name is an error, not an empty schema
-    catalog = {group: _Choices(registry, group) for group in GROUPS}
+        plugin = registry.find("recipes", recipe)  # an unknown or broken name is an error, not an empty schema
+        if plugin in broken:
+            raise broken[plugin]
+        plugin.load()
+    catalog = {group: _Choices(registry, group, broken) for group in GROUPS}
     definitions = _definitions(catalog)
     for schema in definitions.values():
         if schema.pop(_CHOICE, False):
@@ -46,16 +59,19 @@ def build(recipe: str | None = None, registry: Registry | None = None) -> Schema
         whole["properties"]["recipe"]["enum"] = [recipe]
     _choose_plugins(whole, catalog)
     _allow_extends(whole, definitions, catalog)
-    return {"$schema": DIALECT, **whole, "title": "taskrecipe spec", "$defs": definitions}
+    if part:
+        del whole["allOf"][-1]  # what a file without `extends` needs
+    title = "taskrecipe part of a spec" if part else "taskrecipe spec"
+    return {"$schema": DIALECT, **whole, "title": title, "$defs": definitions}
 
 
-def of_table(model: type[BaseModel]) -> Schema:
-    """The schema of one table by itself, its references resolved by its own `$defs`."""
+def build_table_schema(model: type[BaseModel]) -> Schema:
+    """Build the schema of one table, with its own `$defs`."""
     return model.model_json_schema(schema_generator=_TomlSchema)
 
 
 class _TomlSchema(GenerateJsonSchema):
-    """Schemas of what a TOML file can say: there is no null in it, and a key needs no title."""
+    """Writes schemas for TOML: without null, and without titles of keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> Schema:
         return self.generate_inner(schema["schema"])
@@ -68,7 +84,7 @@ class _TomlSchema(GenerateJsonSchema):
         return False
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Schema:
-        return {}  # a type that no schema can say: its own model still checks it
+        return {}  # no schema can express this type; the model still validates it
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         json_schema = super().model_schema(schema)
@@ -79,27 +95,29 @@ class _TomlSchema(GenerateJsonSchema):
 
 
 class _Choices:
-    """The plugins of a group that load, as models of their tables, with the names each goes by."""
+    """The models of a group's plugins that can be loaded, each with its names."""
 
-    def __init__(self, registry: Registry, group: Group) -> None:
+    def __init__(self, registry: Registry, group: Group, broken: Collection[Plugin]) -> None:
         self.names = list(dict.fromkeys([*registry.names(group), *_full_names(registry, group)]))
         self.models: dict[type[BaseModel], list[str]] = {}
         self.refs: dict[type[BaseModel], Schema] = {}
         for name in self.names:
             try:
-                plugin = registry.find(group, name).load()
-            except PluginError:  # its name stays allowed, and nothing can be said of its table
-                continue
-            self.models.setdefault(plugin.Options if group == "recipes" else plugin, []).append(name)
+                found = registry.find(group, name)
+                plugin = None if found in broken else found.load()
+            except PluginError:
+                plugin = None
+            if plugin is not None:  # else its name stays allowed, with any table
+                self.models.setdefault(plugin.Options if group == "recipes" else plugin, []).append(name)
         self._default_name = _DEFAULTS.get(group)
 
     @property
     def default(self) -> Schema | None:
-        """What is meant by a table that names no plugin, if that has a meaning."""
+        """Return the schema of a table that names no plugin; None if it must name one."""
         return next((dict(self.refs[m]) for m, names in self.models.items() if self._default_name in names), None)
 
     def keys(self) -> list[str]:
-        """The keys that a table of this group may have, whichever plugin it is for."""
+        """Return every key that a table of this group may have."""
         return sorted({key for model in self.models for key in model.model_fields})
 
 
@@ -117,7 +135,7 @@ def _definitions(catalog: dict[Group, _Choices]) -> dict[str, Schema]:
 
 
 def _choose_recipe(schema: Schema, recipes: _Choices) -> None:
-    """Make `task` what the recipe that is named says."""
+    """Make the schema of `[task]` depend on the recipe."""
     schema["properties"]["recipe"]["enum"] = recipes.names
     cases = []
     for options, names in recipes.models.items():
@@ -130,7 +148,7 @@ def _choose_recipe(schema: Schema, recipes: _Choices) -> None:
 
 
 def _choose_plugins(spec: Schema, catalog: dict[Group, _Choices]) -> None:
-    """Make `[optimizer]` and its like what the plugin that is named there says."""
+    """Make the schema of `[optimizer]` and the other plugin tables depend on the plugin's name."""
     for key, group in PLUGIN_TABLES.items():
         choices = catalog[group]
         table: Schema = {
@@ -163,7 +181,7 @@ def _any_of_these_keys(choices: _Choices) -> Schema:
 
 
 def _allow_extends(spec: Schema, definitions: dict[str, Schema], catalog: dict[Group, _Choices]) -> None:
-    """Ask for required keys, and take an unnamed plugin for the default, only where there is no parent."""
+    """Require keys, and use the default for an unnamed plugin, only in specs without a parent."""
     needs = _Needs(definitions).take(spec)
     for key, group in PLUGIN_TABLES.items():
         if default := catalog[group].default:
@@ -171,20 +189,20 @@ def _allow_extends(spec: Schema, definitions: dict[str, Schema], catalog: dict[G
     spec["properties"]["extends"] = {
         "type": "string",
         "minLength": 1,
-        "description": "Another spec, relative to this one; its values hold where this one has none.",
+        "description": "Another spec, relative to this one. Its values are used where this one has none.",
     }
     spec["allOf"].append(_case_without("extends", needs))
 
 
 class _Needs:
-    """Takes `required` out of tables, and makes schemas of what was taken; elements of arrays keep theirs."""
+    """Moves `required` out of tables into separate schemas. Elements of arrays keep theirs."""
 
     def __init__(self, definitions: dict[str, Schema]) -> None:
         self.definitions = definitions
         self.taken: dict[str, Schema] = {}
 
     def take(self, schema: Schema) -> Schema:
-        """Take what `schema` and the tables in it require."""
+        """Move out what `schema` and the tables in it require."""
         need: Schema = {"required": schema.pop("required")} if "required" in schema else {}
         for key, value in schema.get("properties", {}).items():
             if inner := self.take(value):
@@ -206,12 +224,12 @@ class _Needs:
         return {"$ref": f"{schema['$ref']}.required"}
 
     def _keep(self, node: Any) -> None:
-        """Ask again for what was taken from the definitions that `node` refers to."""
+        """Require again what was moved out of the definitions that `node` refers to."""
         if isinstance(node, list):
             for element in node:
                 self._keep(element)
         elif isinstance(node, dict):
             for value in list(node.values()):
                 self._keep(value)
-            if need := self._of_reference(node):  # beside a reference, older validators see nothing else
+            if need := self._of_reference(node):  # older validators ignore everything next to a reference
                 node["allOf"] = [{"$ref": node.pop("$ref")}, need]

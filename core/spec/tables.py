@@ -1,4 +1,4 @@
-"""Which model checks which table of a spec, plugin tables at any depth included, and which of its texts are paths."""
+"""Find the model of each table of a spec, tables of plugins at any depth included, and the values that are paths."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from taskrecipe.core.errors import RecipeError
-from taskrecipe.core.plugins import Callback, Optimizer, Schedule, Tracker
-from taskrecipe.core.registry import Group, Registry
-from taskrecipe.core.spec.keypath import KeyPath, without
-from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.spec.table import PathMark, Table, TaskOptions
+from taskrecipe.errors import RecipeError
+from taskrecipe.plugins.kinds import Callback, Optimizer, Schedule, Technique, Tracker
+from taskrecipe.plugins.registry import Group, Registry
+from taskrecipe.spec.key_path import KeyPath, remove_values
+from taskrecipe.spec.spec import Spec
+from taskrecipe.spec.table import PathMark, Table, TaskOptions
 
 _GROUPS: dict[type[Table], Group] = {
     TaskOptions: "recipes",
+    Technique: "techniques",
     Optimizer: "optimizers",
     Schedule: "schedules",
     Callback: "callbacks",
@@ -25,18 +26,18 @@ _GROUPS: dict[type[Table], Group] = {
 
 
 class Tables:
-    """The models of all tables in `values`, as far as it names plugins that are there."""
+    """The models of all tables in `values`; a table whose plugin is not installed has none."""
 
     def __init__(self, values: dict[str, Any], registry: Registry) -> None:
         self.models: dict[KeyPath, type[Table]] = {}
-        """The model of each table; those of the whole spec are there even where the table is not."""
+        """The model of each table. The spec's own tables are included even if `values` lacks them."""
         self.paths: dict[KeyPath, PathMark] = {}
-        """Each text that is a path."""
+        """Each value that is a path."""
         self._registry = registry
         self._table(Spec, {**_absent_tables(), **values}, ())
 
     def homes(self, key: str) -> list[KeyPath]:
-        """The tables that have such a key; elements of lists are nobody's home."""
+        """Return the tables that have such a key, except those in lists."""
         return [
             path
             for path, model in self.models.items()
@@ -50,7 +51,7 @@ class Tables:
                 self._value(field.annotation, field.metadata, values, (*path, key))
 
     def _value(self, kind: Any, metadata: Any, holder: Any, path: KeyPath) -> None:
-        """Note what the value at the end of `path`, an item of `holder`, is by its annotation."""
+        """Record the model or path mark of the value at the end of `path`, an item of `holder`."""
         value, origin, arguments = holder[path[-1]], get_origin(kind), get_args(kind)
         marks = [mark for mark in metadata if isinstance(mark, PathMark)]
         if marks and isinstance(value, str):
@@ -70,7 +71,7 @@ class Tables:
             self._table(model, value, path)
 
     def _actual(self, kind: type[Table], value: dict[str, Any], holder: dict[str, Any]) -> type[Table] | None:
-        """The model of the plugin that is named in the table, or beside it; None if there is no such plugin."""
+        """Return the model of the plugin that the table, or its parent for `[task]`, names; None if not installed."""
         group = _GROUPS.get(kind)
         if group is None:
             return kind
@@ -84,7 +85,7 @@ class Tables:
 
 
 def keys_of(model: type[Table]) -> dict[str, FieldInfo]:
-    """The keys of a table, as they are written in a spec."""
+    """Return the keys of a table, as they are written in a spec."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
@@ -96,9 +97,9 @@ def _is_table(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Table)
 
 
-def salvaged(values: dict[str, Any], broken: Iterable[KeyPath], registry: Registry) -> Spec:
-    """A spec of what is left of `values` without the broken ones, for rules about the rest: it is not validated."""
-    intact = without(values, list(broken))
+def salvage_spec(values: dict[str, Any], broken: Iterable[KeyPath], registry: Registry) -> Spec:
+    """Make an unvalidated spec of `values` without the broken ones, so that rules can check the rest."""
+    intact = remove_values(values, list(broken))
     return cast("Spec", _construct((), intact, Tables(intact, registry).models))
 
 
@@ -109,3 +110,15 @@ def _construct(path: KeyPath, value: Any, models: dict[KeyPath, type[Table]]) ->
         return value
     inner = {key: _construct((*path, key), item, models) for key, item in value.items()}
     return models[path].model_construct(**inner) if path in models else inner
+
+
+def list_spec_keys() -> list[str]:
+    """Return the tables of a spec, and their keys that don't depend on plugins."""
+    models = {name: field.annotation for name, field in Spec.model_fields.items()}
+    inner = [
+        f"{name}.{key}"
+        for name, model in models.items()
+        if isinstance(model, type) and issubclass(model, Table)
+        for key in keys_of(model)
+    ]
+    return sorted([*models, *inner])

@@ -1,24 +1,27 @@
-"""From row numbers to micro-batches: fetched, varied, collated and weighed, in this process or in workers."""
+"""From row numbers to micro-batches: fetched, made into examples, collated and counted, here or in worker processes."""
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Iterable, Iterator
+import signal
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import active_children
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from accelerate.utils import send_to_device
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
 
-from taskrecipe.core.errors import RunStopped
-from taskrecipe.core.recipe import Batch, Recipe, Row
-from taskrecipe.core.signals import leave_to_parent
-from taskrecipe.core.training.order import Order, Rows, shares
-from taskrecipe.core.training.randomness import Purpose, generator
+from taskrecipe.errors import RunStopped
+from taskrecipe.recipe import Batch, Recipe, Row
+from taskrecipe.training.order import Order, Rows, split_evenly
+from taskrecipe.training.randomness import Purpose, make_generator
+
+Counts = dict[str, float]
 
 
 class RowStore(Protocol):
@@ -30,7 +33,7 @@ class RowStore(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """The rows of one micro-batch. A filler stands in where a process has none, and weighs nothing."""
+    """The rows of one micro-batch. A filler is computed where a process has no rows left, and counts nothing."""
 
     rows: tuple[int, ...]
     epoch: int = 0
@@ -43,108 +46,138 @@ class MicroBatch:
 
     rows: tuple[int, ...]
     inputs: Batch
-    weights: dict[str, float]
+    counts: Counts
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it holds without padding; 0 for rows without tokens. Read before it is on a device."""
+        ids, mask = self.inputs.get("input_ids"), self.inputs.get("attention_mask")
+        if not isinstance(ids, torch.Tensor) or not self.rows:
+            return 0
+        if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+            return int(mask.sum())
+        return ids.numel()
 
     def pin_memory(self) -> MicroBatch:
-        """Put the tensors where copies to a device run beside its work; the loader calls this."""
+        """Copy the tensors to pinned memory, so that they move to a device in the background. The loader calls this."""
         pinned = {k: v.pin_memory() if isinstance(v, torch.Tensor) else v for k, v in self.inputs.items()}
         return replace(self, inputs=pinned)
 
     def to(self, device: torch.device) -> MicroBatch:
-        """The batch with its tensors on the device the model is on."""
+        """Return the batch with its tensors on the device of the model."""
         if device.type == "cpu":
             return self
         return replace(self, inputs=send_to_device(self.inputs, device, non_blocking=True))
 
 
-class Preparation(Dataset[MicroBatch]):
-    """Makes micro-batches of requests; the same request gives the same batch in any process."""
+class BatchMaker(Dataset[MicroBatch]):
+    """Makes micro-batches of requests. The same request gives the same batch in any process.
 
-    def __init__(self, recipe: Recipe, rows: RowStore, training: bool) -> None:
-        self.recipe, self.rows, self.training = recipe, rows, training
+    `count` counts the items of each loss term; without it, batches have no counts.
+    """
+
+    def __init__(
+        self, recipe: Recipe, rows: RowStore, *, training: bool, count: Callable[[Batch], Counts] | None = None
+    ) -> None:
+        self.recipe, self.rows, self.training, self.count = recipe, rows, training, count
         self.purpose = Purpose.EXAMPLE if training else Purpose.EVALUATION
-        self.varies = getattr(recipe.example, "__func__", None) is not Recipe.example
+        # Most recipes need no random examples; then no generator is made for each row.
+        self.makes_examples = type(recipe).example is not Recipe.example
+
+    def examples(self, request: Request) -> list[Row]:
+        """Return the rows of a request as the model sees them, before they are collated."""
+        rows = self.rows.__getitems__(list(request.rows))
+        if not self.makes_examples:
+            return rows
+        seed = self.recipe.spec.seed
+        return [
+            self.recipe.example(row, make_generator(self.purpose, seed, request.epoch, number), self.training)
+            for row, number in zip(rows, request.rows, strict=True)
+        ]
 
     def __getitem__(self, request: Request) -> MicroBatch:
-        rows = self.rows.__getitems__(list(request.rows))
-        if self.varies:
-            seed = self.recipe.spec.seed
-            rows = [
-                self.recipe.example(row, generator(self.purpose, seed, request.epoch, number), self.training)
-                for row, number in zip(rows, request.rows, strict=True)
-            ]
-        inputs = self.recipe.collate(rows)
-        weights = self.recipe.weights(inputs)
-        if request.filler:
-            weights = dict.fromkeys(weights, 0.0)
-        return MicroBatch(request.rows, inputs, weights)
+        inputs = self.recipe.collate(self.examples(request))
+        counts = self.count(inputs) if self.count else {}
+        return MicroBatch(request.rows, inputs, dict.fromkeys(counts, 0.0) if request.filler else counts)
 
 
-def load(preparation: Preparation, requests: Iterable[Request], workers: int) -> Iterator[MicroBatch]:
-    """Prepare requests in their order, ahead of need where there are workers."""
+def load_batches(maker: BatchMaker, requests: Iterable[Request], workers: int) -> Generator[MicroBatch, None, None]:
+    """Make the requested batches in order; with workers, in the background before they are needed."""
     if workers == 0:
-        return map(preparation.__getitem__, requests)
+        return (maker[request] for request in requests)
     loader = DataLoader(
-        preparation,
+        maker,
         sampler=requests,
         batch_size=None,
         num_workers=workers,
-        collate_fn=_as_it_is,
+        collate_fn=_return_batch,
         pin_memory=torch.accelerator.is_available(),
-        generator=torch.Generator(),  # the loader seeds its workers: not from the generator dropout uses
+        generator=torch.Generator(),  # the loader seeds its workers from it, not from the generator that dropout uses
         worker_init_fn=_start_worker,
     )
-    return _ahead(iter(loader))
+    return _receive_early(iter(loader))
 
 
-def _ahead(batches: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-    """Receive each batch from its worker while the one before is trained on."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, batches, None)
-        while (batch := coming.result()) is not None:
+def _receive_early(batches: Any) -> Generator[MicroBatch, None, None]:
+    """Receive each batch from its worker while the model trains on the one before. Close it to end the workers."""
+    try:
+        with ThreadPoolExecutor(1) as thread:
             coming = thread.submit(next, batches, None)
-            yield batch
+            while (batch := coming.result()) is not None:
+                coming = thread.submit(next, batches, None)
+                yield batch
+    finally:
+        # At exit, Python would end them by a signal that they ignore, and wait forever.
+        # torch must forget them first: it raises an error, wherever the program is, when a worker is killed.
+        if batches._worker_pids_set:
+            _remove_worker_pids(id(batches))
+            batches._worker_pids_set = False
+        for worker in batches._workers:
+            worker.kill()
 
 
 @contextmanager
-def naming_dead_workers() -> Iterator[None]:
-    """Make an error for its reader of what torch raises, wherever the program is, when a worker was killed."""
+def report_dead_workers() -> Iterator[None]:
+    """Raise `RunStopped` with advice where torch raises its own error because a worker was killed."""
     try:
         yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, EOFError, ConnectionError) as error:
+        if not _is_about_workers(error):
             raise
+        told = str(error).strip().rstrip(".") or "a DataLoader worker was killed while it sent a batch"
         raise RunStopped(
-            f"{str(error).strip().rstrip('.')}: if that was for want of memory, fewer [data].workers need less. "
-            "What was saved stays; `recipe resume` goes on from there"
+            f"{told}. If it ran out of memory, lower [data].workers. "
+            "Checkpoints are intact: continue with `recipe resume`"
         ) from error
 
 
-@atexit.register
-def _end_workers() -> None:
-    """Python ends what is left of them by a signal that they leave to this process, and would wait forever."""
-    for worker in active_children():
-        worker.kill()
+def _is_about_workers(error: Exception) -> bool:
+    """Whether torch raised an error because of a worker. One that is killed while it sends leaves half a message."""
+    if isinstance(error, RuntimeError):
+        return "DataLoader worker" in str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
 
 
 def training_requests(order: Order, updates: range, parts: int, mine: range) -> Iterator[Request]:
-    """The micro-batches of this process, update after update."""
+    """Yield the micro-batches of this process, update after update."""
     for update in updates:
-        yield from requests_of(order.rows(update), update // order.updates_per_epoch, parts, mine)
+        yield from update_requests(order.rows(update), update // order.updates_per_epoch, parts, mine)
 
 
-def requests_of(rows: Rows, epoch: int, parts: int, mine: range) -> Iterator[Request]:
-    """The micro-batches of this process in one update: `mine` of the `parts` it is cut into."""
-    pieces = shares(rows, parts)
+def update_requests(rows: Rows, epoch: int, parts: int, mine: range) -> Iterator[Request]:
+    """Yield the micro-batches of this process in one update: `mine` of the `parts` it is cut into."""
+    pieces = split_evenly(rows, parts)
     for part in mine:
         piece = pieces[part] if len(pieces[part]) else rows[:1]
         yield Request(tuple(piece.tolist()), epoch, filler=not len(pieces[part]))
 
 
-def _as_it_is(batch: Any) -> Any:
+def _return_batch(batch: Any) -> Any:
     return batch
 
 
 def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
-    leave_to_parent()
+    for signum in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C goes to the whole group; the main process stops the run
+        signal.signal(signum, signal.SIG_IGN)

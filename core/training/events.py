@@ -1,7 +1,9 @@
-"""What happens in a run, as one stream that console, log, trackers and callbacks all listen to."""
+"""What happens in a run, as one stream of events that console, log, trackers and callbacks receive."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -19,26 +21,71 @@ class Event:
         return True
 
     def record(self) -> dict[str, Any]:
-        """The event as a line of log.jsonl."""
+        """Return the event as a line of log.jsonl."""
         return {
             "event": self.name,
             **{key: value for key, value in asdict(self).items() if value is not None},
         }
 
+    def timed_record(self) -> dict[str, Any]:
+        """Return the record with the time, in seconds since 1970."""
+        return {**self.record(), "time": round(time.time(), 3)}
+
+
+@dataclass(frozen=True)
+class Planned(Event):
+    """A dry run has measured what the run would do and cost."""
+
+    name: ClassVar[str] = "plan"
+    facts: dict[str, str]
+    seconds: float = 0.0
+    """How long all updates take, without evaluations."""
+
+
+@dataclass(frozen=True)
+class Opened(Event):
+    """The run has a folder."""
+
+    name: ClassVar[str] = "open"
+    folder: str
+
+    @property
+    def logged(self) -> bool:
+        """The log is in that folder, and doesn't repeat its name."""
+        return False
+
+
+@dataclass(frozen=True)
+class About(Event):
+    """Something is known about the run before it trains: its spec, device, data, model."""
+
+    name: ClassVar[str] = "about"
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Sample(Event):
+    """The run trains on sample data and a tiny model, for this reason."""
+
+    name: ClassVar[str] = "sample"
+    reason: str
+
 
 @dataclass(frozen=True)
 class Start(Event):
-    """The run begins, or goes on from `resumed_from`."""
+    """The run starts, or continues from `resumed_from`."""
 
     name: ClassVar[str] = "start"
     updates: int
     updates_per_epoch: int | None
+    best_metric: str = "loss"
+    """The metric that decides the best checkpoint."""
     resumed_from: int | None = None
 
 
 @dataclass(frozen=True)
 class EpochStart(Event):
-    """An epoch begins."""
+    """An epoch starts."""
 
     name: ClassVar[str] = "epoch"
     epoch: int
@@ -46,7 +93,7 @@ class EpochStart(Event):
 
 @dataclass(frozen=True)
 class Updated(Event):
-    """An update was taken. Numbers are read off the device only every `[log].every` updates; between, they are None."""
+    """An update was taken. Its numbers are read from the device every `[log].every` updates; else they are None."""
 
     name: ClassVar[str] = "update"
     epoch: int
@@ -60,10 +107,12 @@ class Updated(Event):
     data_wait: float | None = None
     """Share of the time since the last line that the loop waited for data."""
     memory_mb: float | None = None
+    tokens_per_second: float | None = None
+    """Tokens without padding; None for rows without tokens."""
 
     @property
     def logged(self) -> bool:
-        """Where its numbers were read."""
+        """Only updates whose numbers were read are logged."""
         return self.loss is not None
 
 
@@ -78,7 +127,7 @@ class Evaluating(Event):
 
     @property
     def logged(self) -> bool:
-        """It is for who watches."""
+        """It only moves the progress bar."""
         return False
 
 
@@ -94,8 +143,18 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True)
+class FinalEvaluated(Event):
+    """The exported weights, those after update `weights`, were evaluated on the splits of `[evaluate].final`."""
+
+    name: ClassVar[str] = "final"
+    weights: int
+    metrics: dict[str, float]
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Saved(Event):
-    """A checkpoint was committed."""
+    """A checkpoint was committed; `seconds` is how long training waited for it."""
 
     name: ClassVar[str] = "save"
     checkpoint: str
@@ -105,7 +164,7 @@ class Saved(Event):
 
 @dataclass(frozen=True)
 class Warned(Event):
-    """Something the user should know, which does not end the run."""
+    """Something the user should know that doesn't end the run."""
 
     name: ClassVar[str] = "warning"
     message: str
@@ -113,8 +172,45 @@ class Warned(Event):
 
 @dataclass(frozen=True)
 class End(Event):
-    """The run is over: finished, stopped early, or interrupted."""
+    """The run has ended: finished, stopped by a signal, or failed."""
 
     name: ClassVar[str] = "end"
     status: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Reported(Event):
+    """A report of the run was written."""
+
+    name: ClassVar[str] = "report"
+    path: str
+
+    @property
+    def logged(self) -> bool:
+        """It comes after the end, which is the last line of a log."""
+        return False
+
+
+@dataclass(frozen=True)
+class Mirrored(Event):
+    """At the end of a run: its folder is being copied to `url`, or is whole there once `done`."""
+
+    name: ClassVar[str] = "mirror"
+    url: str
+    done: bool
+
+    @property
+    def logged(self) -> bool:
+        """It comes after the end, which is the last line of a log."""
+        return False
+
+
+_KINDS: dict[str, type[Event]] = {kind.name: kind for kind in Event.__subclasses__()}
+
+
+def read_event(record: Mapping[str, Any]) -> Event:
+    """Make the event that `record` returned."""
+    values = {key: value for key, value in record.items() if key not in ("event", "time")}
+    kind = _KINDS[record["event"]]
+    return kind(**{"updates_per_epoch": None, **values} if kind is Start else values)

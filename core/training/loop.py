@@ -1,216 +1,237 @@
-"""The loop that trains every recipe: a generator of events, readable top to bottom.
+"""The loop that trains every recipe: a generator of events, readable from top to bottom.
 
     while there are updates left:   evaluate if due  →  save if due  →  take an update
 
-What is due is decided from `Progress` alone, so a run that goes on from a checkpoint falls into step by itself.
-Nothing here knows which task it trains, nor who listens.
+What is due follows from `Progress` alone, so a run that is resumed from a checkpoint needs no other information.
+Nothing here knows which task it trains, or who receives the events. Listeners and signals ask for something through
+`control`, which all processes agree on after each event.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 
-from taskrecipe.core.plugins import MetricRate
-from taskrecipe.core.recipe import Direction, Recipe
-from taskrecipe.core.spec.spec import Every, Spec
-from taskrecipe.core.training.averages import MovingAverage, evaluation_weights
-from taskrecipe.core.training.control import Control
-from taskrecipe.core.training.evaluation import Evaluation
-from taskrecipe.core.training.events import End, EpochStart, Evaluated, Evaluating, Event, Saved, Start, Updated
-from taskrecipe.core.training.finite import FiniteGuard
-from taskrecipe.core.training.meters import Meters
-from taskrecipe.core.training.progress import Progress
-from taskrecipe.core.training.randomness import Purpose, seed_everything
-from taskrecipe.core.training.update import Update, Updates
+from taskrecipe.checkpoints.store import Checkpoint, Checkpoints, PartWriter
+from taskrecipe.optional import SummarizesMetrics
+from taskrecipe.plugins.kinds import MetricLrFactor
+from taskrecipe.recipe import Direction
+from taskrecipe.spec.spec import Every, Spec
+from taskrecipe.training.control import Control
+from taskrecipe.training.ema import evaluation_weights
+from taskrecipe.training.evaluation import Evaluation, Outcome
+from taskrecipe.training.events import End, EpochStart, Evaluated, Evaluating, Event, Saved, Start, Updated, Warned
+from taskrecipe.training.gradients import Gradients
+from taskrecipe.training.nonfinite import NonFiniteGuard
+from taskrecipe.training.objective import Objective
+from taskrecipe.training.sharding import set_mode, share_buffers
+from taskrecipe.training.state import Progress, TrainState
+from taskrecipe.training.throughput import Throughput
+from taskrecipe.training.update import Update
 
-if TYPE_CHECKING:
-    from taskrecipe.core.training.streaming import StreamedUpdates
+MOST_KEPT_BYTES = 512 * 2**20
+"""Of the best evaluation, what it has found is kept for the end of the run, unless it takes more memory."""
 
 
 @dataclass
 class Loop:
-    """Everything a run is made of. `run` yields what happens; `control` is how listeners answer."""
+    """Everything that training needs. `run` yields what happens."""
 
     spec: Spec
-    recipe: Recipe
+    objective: Objective
     accelerator: Accelerator
-    module: torch.nn.Module
-    """The model itself, whose weights are saved."""
     model: torch.nn.Module
-    """The same, wrapped for this number of processes and precision."""
-    optimizer: Any
-    rate: Callable[[int], float] | MetricRate
-    updates: Updates | StreamedUpdates
-    """The updates from a given number on."""
+    """The state's module, wrapped for this number of processes and precision."""
+    state: TrainState
+    gradients: Gradients
     total: int
-    """How many updates the whole run has."""
+    """The number of updates of the whole run."""
     per_epoch: int | None
     evaluations: list[Evaluation]
     best_metric: tuple[str, Direction]
-    save: Callable[[], Future[Saved] | None] = lambda: None
-    """Begins a checkpoint of this moment; None where nothing is written."""
-    progress: Progress = field(default_factory=Progress)
-    average: MovingAverage | None = None
+    store: Checkpoints | PartWriter | None = None
+    """Where checkpoints go; None in processes that write nothing."""
     control: Control = field(default_factory=Control)
 
     def __post_init__(self) -> None:
-        self._saving: Future[Saved] | None = None
-        self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self.guard = NonFiniteGuard(self.state.optimizer)
+        self.throughput = Throughput(self.accelerator.device)
+        self._saving: tuple[Future[Checkpoint], float] | None = None
+        self.best_outcomes: tuple[int, list[Outcome]] | None = None
+        """What the best evaluation has found, and its step; None if that was before the run was resumed."""
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is."""
+        return self.state.progress
 
     def run(self, resumed: bool = False) -> Iterator[Event]:
         """Train to the end, or until `control` says stop."""
         self._saved_at = self.progress.step if resumed else 0
-        yield from self._tell(
-            Start(self.progress.step, self.total, self.per_epoch, self.progress.step if resumed else None)
-        )
-        pending = self.updates(self.progress.step)
-        meters, guard = Meters(self.accelerator.device), FiniteGuard(self.optimizer)
-        self.model.train()
-        self._lap_began = time.perf_counter()
-        while True:
-            if self._evaluation_due():
-                guard.settle()
-                self._lap("training")
-                yield from self._evaluate()
-                self._lap("evaluation")
-                meters.restart()
-            if self._save_due():
-                guard.settle()
-                self._lap("training")
-                yield from self._save()
-                self._lap("saving")
-                meters.restart()
-            yield from self._committed()
-            if self._over():
-                break
-            if self._epoch_begins():
-                yield from self._tell(EpochStart(self.progress.step, epoch=self._epoch(self.progress.step)))
-            yield from self._tell(self.take(meters.timed(pending), meters, guard))
-        yield from self._committed(wait=True)
-        self._lap("saving")
-        yield End(self.progress.step, *self._outcome())
+        step = self.progress.step
+        yield from self._send(Start(step, self.total, self.per_epoch, self.best_metric[0], step if resumed else None))
+        set_mode(self.model, training=True)
+        self.throughput.restart()
+        self._lap_start = time.perf_counter()
+        with closing(self.state.updates(self.progress.step)) as updates:
+            while True:
+                if self._evaluation_due():
+                    yield from self._outside_training("evaluation", self.evaluate())
+                if self._save_due():
+                    yield from self._outside_training("saving", self._save())
+                yield from self._report_commit()
+                if self._is_over():
+                    break
+                if self._epoch_starts():
+                    yield from self._send(EpochStart(self.progress.step, epoch=self._epoch(self.progress.step)))
+                update = self.throughput.time_next(updates)
+                yield self.take(update)
+                # A callback's request counts at once; a signal's from when the processes know of it.
+                if update.ride.is_asked or self.spec.callbacks:
+                    self.control.agree()
+                if news := self.state.updates.cut.take_news():
+                    yield from self._send(Warned(self.progress.step, news))
+        yield from self._report_commit(wait=True)
+        self._add_time("saving")
+        yield self.end()
 
-    def _tell(self, event: Event) -> Iterator[Event]:
-        """Let listeners hear an event; what any process was asked meanwhile, counts from then on in all."""
+    def _send(self, event: Event) -> Iterator[Event]:
+        """Yield an event, then let the processes agree on what listeners and signals have asked for."""
         yield event
         self.control.agree()
 
-    def _lap(self, spent_on: str) -> None:
-        """Book the time since the last call."""
+    def _outside_training(self, name: str, work: Iterator[Event]) -> Iterator[Event]:
+        """Do other work than training, and count its time as such."""
+        self.guard.check()
+        self._add_time("training")
+        yield from work
+        self._add_time(name)
+        self.throughput.restart()
+
+    def _add_time(self, name: str) -> None:
+        """Add the time since the last call to what was spent on `name`."""
         now, seconds = time.perf_counter(), self.progress.seconds
-        seconds[spent_on] = seconds.get(spent_on, 0.0) + now - self._lap_began
-        self._lap_began = now
+        seconds[name] = seconds.get(name, 0.0) + now - self._lap_start
+        self._lap_start = now
 
     # One update -------------------------------------------------------------------------------------
 
-    def take(self, update: Update, meters: Meters, guard: FiniteGuard) -> Updated:
-        """Compute an update's gradients and move the weights, unless a number in it is not finite."""
+    def take(self, update: Update) -> Updated:
+        """Compute an update's gradients and change the weights, unless a number in it is not finite."""
         update.require_items()
-        seed_everything(
-            self.accelerator.device,
-            Purpose.UPDATE,
-            self.spec.seed,
-            update.number,
-            self.accelerator.process_index,
-        )
+        update.ride.asks = lambda: self.control.is_asked
+        update.seed()
+        for effect in self.objective.effects:
+            effect.before_update(update.number, self.state.module)
         learning_rate = self._set_learning_rate(update.number)
-        self.recipe.backward(self.model, update)
-        norm = self._clip_gradients()
-        guard.step(update, norm, learning_rate)
-        self.optimizer.zero_grad()
-        if self.average is not None:
-            self.average.update()
+        update.compute_gradients()
+        norm = self.gradients.clip(self.spec.train.clip_norm or float("inf"))
+        self.guard.step(update, norm, learning_rate)
+        self.state.optimizer.zero_grad()
+        if self.state.ema is not None:
+            self.state.ema.update()
         self.progress.step += 1
-        meters.count(len(update.rows))
-        numbers = self._read(update, norm, meters) if self._log_due() else {}
+        # Of several processes each counts its own part, which is about as large as the others'.
+        tokens = sum(batch.tokens for batch in update.batches) * self.accelerator.num_processes
+        self.throughput.count(len(update.rows), tokens)
+        numbers = self._read_update(update, norm) if self._log_due() else {}
         return Updated(self.progress.step, update.epoch, learning_rate, **numbers)
 
     def _set_learning_rate(self, number: int) -> float:
-        """The learning rate is a function of the update number, so it is set, not stepped."""
-        factor = self.rate(number)
-        for group in self.optimizer.param_groups:
+        """Set the learning rate of every group. It is a function of the update number, so it is never stepped."""
+        factor = self.state.lr_factor(number)
+        for group in self.state.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
         return float(self.spec.train.learning_rate * factor)
 
-    def _clip_gradients(self) -> torch.Tensor:
-        """Bound the gradient's norm, and return what it was."""
-        limit = self.spec.train.clip_norm or float("inf")
-        norm: torch.Tensor = self.accelerator.clip_grad_norm_(self.parameters, limit)
-        return norm
-
-    def _read(self, update: Update, norm: torch.Tensor, meters: Meters) -> dict[str, Any]:
-        """Read this update's numbers off the device: the only place in the loop that waits for it."""
-        names, nothing = sorted(update.totals), torch.zeros((), device=self.accelerator.device)
-        values = torch.stack([update.terms.get(name, nothing).float() for name in names])
-        if self.accelerator.num_processes > 1:
-            values = self.accelerator.reduce(values, "sum")
-        *terms, grad_norm = torch.cat([values, norm.detach().float().reshape(1)]).tolist()
+    def _read_update(self, update: Update, norm: torch.Tensor) -> dict[str, Any]:
+        """Read the numbers of a logged update from the device, and check those before it."""
+        names = self.objective.term_names(update.counts)
+        *terms, grad_norm = self.guard.check(update.whole_terms(names), norm)
         return {
             "loss": sum(terms),
             "terms": dict(zip(names, terms, strict=True)) if len(names) > 1 else None,
             "grad_norm": grad_norm,
-            **meters.read(),
+            **self.throughput.read(),
         }
 
     # Evaluation and checkpoints ---------------------------------------------------------------------
 
-    def _evaluate(self) -> Iterator[Event]:
-        """Measure every split. A signal ends it after the batch at hand; it stays due for when the run resumes."""
+    def evaluate(self) -> Iterator[Event]:
+        """Evaluate every split. A signal ends it after the current batch; it is then still due after a resume."""
         start = time.perf_counter()
-        metrics: dict[str, float] = {}
-        with evaluation_weights(self.module, self.optimizer, self.average):
-            for evaluation in self.evaluations:
-                metrics |= yield from self._measure(evaluation)
-                if self.control.signum:
-                    break
-        self.model.train()
+        outcomes = yield from self.evaluate_splits(self.evaluations)
+        set_mode(self.model, training=True)
         if self.control.signum:
             return
         self.control.wants_evaluation = False
-        metrics |= self.recipe.summarize(metrics)
-        better = self.progress.note(*self.best_metric, metrics, self.spec.evaluate.min_delta)
-        self._follow(metrics)
-        seconds = time.perf_counter() - start
-        epoch = self._epoch(self.progress.step - 1)
-        yield from self._tell(Evaluated(self.progress.step, epoch, metrics, better, seconds))
+        metrics = {name: value for outcome in outcomes for name, value in outcome.metrics.items()}
+        recipe = self.objective.recipe
+        metrics |= recipe.summarize(metrics) if isinstance(recipe, SummarizesMetrics) else {}
+        better = self.progress.record_evaluation(*self.best_metric, metrics, self.spec.evaluate.min_delta)
+        if better:
+            self._keep_outcomes(outcomes)
+        self._follow_metric(metrics)
+        seconds, epoch = time.perf_counter() - start, self._epoch(self.progress.step - 1)
+        yield from self._send(Evaluated(self.progress.step, epoch, metrics, better, seconds))
 
-    def _measure(self, evaluation: Evaluation) -> Generator[Event, None, dict[str, float]]:
-        """Measure one split, telling of each batch."""
-        running = evaluation.run(self.model)
-        while True:
-            try:
-                done = next(running)
-            except StopIteration as finished:
-                numbers: dict[str, float] = finished.value
-                return numbers
-            yield from self._tell(Evaluating(self.progress.step, evaluation.split, done, evaluation.batches))
-            if self.control.signum:
-                return {}
+    def evaluate_splits(self, evaluations: list[Evaluation]) -> Generator[Event, None, list[Outcome]]:
+        """Evaluate splits with the weights that count, and return what was found; after a signal, only a part of it."""
+        outcomes: list[Outcome] = []
+        share_buffers(self.model)
+        with evaluation_weights(self.state.module, self.state.optimizer, self.state.ema):
+            for evaluation in evaluations:
+                running = self._fit_to_memory(evaluation).run(self.model)
+                while not self.control.signum:
+                    try:
+                        done = next(running)
+                    except StopIteration as finished:
+                        outcomes.append(finished.value)
+                        break
+                    yield from self._send(Evaluating(self.progress.step, evaluation.split, done, evaluation.batches))
+                running.close()
+        return outcomes
 
-    def _follow(self, metrics: dict[str, float]) -> None:
-        """Let a schedule that follows a metric see it, lower always being better."""
-        if isinstance(self.rate, MetricRate):
+    def _fit_to_memory(self, evaluation: Evaluation) -> Evaluation:
+        """Return the evaluation in batches that fit into memory, where that is found out while training."""
+        cut = self.state.updates.cut
+        is_given = cut.is_fixed or self.spec.evaluate.batch_size is not None
+        return evaluation if is_given else replace(evaluation, batch_size=cut.rows)
+
+    def _keep_outcomes(self, outcomes: list[Outcome]) -> None:
+        """Keep what the best evaluation has found: its evidence is written at the end of the run."""
+        wanted = self.accelerator.is_main_process and self.spec.evaluate.predictions > 0
+        fits = wanted and sum(outcome.size for outcome in outcomes) <= MOST_KEPT_BYTES
+        self.best_outcomes = (self.progress.step, outcomes) if fits else None
+
+    def _follow_metric(self, metrics: dict[str, float]) -> None:
+        """Show the metric to a schedule that follows it. Lower is always better there."""
+        if isinstance(self.state.lr_factor, MetricLrFactor):
             name, direction = self.best_metric
-            self.rate.observe(metrics[name] if direction == "min" else -metrics[name])
+            self.state.lr_factor.observe(metrics[name] if direction == "min" else -metrics[name])
 
     def _save(self) -> Iterator[Event]:
-        """Begin a checkpoint; the disk is waited for beside the training."""
-        yield from self._committed(wait=True)
-        self._saving = self.save()
+        """Begin a checkpoint. The store finishes it in the background."""
+        yield from self._report_commit(wait=True)
+        start, best = time.perf_counter(), self.progress.best
+        if self.store is not None:
+            commit = self.store.begin(self.progress.step, self.state.contents(), best=best.step if best else None)
+            self._saving = commit, time.perf_counter() - start
         self._saved_at, self.control.wants_save = self.progress.step, False
 
-    def _committed(self, wait: bool = False) -> Iterator[Event]:
-        """Tell of the checkpoint that was begun, once it is on disk; what went wrong with it is raised here."""
-        if self._saving is not None and (wait or self._saving.done()):
-            saved, self._saving = self._saving.result(), None
-            yield saved
+    def _report_commit(self, wait: bool = False) -> Iterator[Event]:
+        """Yield an event for the checkpoint that was begun, once it is on disk. Raise its error if it failed."""
+        if self._saving is not None and (wait or self._saving[0].done()):
+            (commit, stalled), self._saving = self._saving, None
+            saved = commit.result()
+            yield Saved(saved.step, saved.path.name, saved.bytes, round(stalled, 4))
 
     # What is due ------------------------------------------------------------------------------------
 
@@ -218,16 +239,16 @@ class Loop:
         step = self.progress.step
         if step == self.progress.evaluated or self.control.signum or not self.evaluations:
             return False
-        return self._over() or self.control.wants_evaluation or self._falls_on(self.spec.evaluate.every)
+        return self._is_over() or self.control.wants_evaluation or self._is_multiple(self.spec.evaluate.every)
 
     def _save_due(self) -> bool:
         step, best = self.progress.step, self.progress.best
         if step == self._saved_at:
             return False
         is_best = best is not None and best.step == step
-        return self._over() or is_best or self.control.wants_save or self._falls_on(self.spec.checkpoint.every)
+        return self._is_over() or is_best or self.control.wants_save or self._is_multiple(self.spec.checkpoint.every)
 
-    def _falls_on(self, every: Every | str) -> bool:
+    def _is_multiple(self, every: Every | str) -> bool:
         length = {"epoch": self.per_epoch, "end": None}[every] if isinstance(every, str) else every
         return length is not None and self.progress.step > 0 and self.progress.step % length == 0
 
@@ -235,25 +256,32 @@ class Loop:
         step = self.progress.step
         return step % self.spec.log.every == 0 or step == 1 or step == self.total
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self.progress.step >= self.total or self.control.stopping is not None or self._out_of_patience()
 
     def _out_of_patience(self) -> bool:
         patience = self.spec.evaluate.patience
         return patience is not None and self.progress.without_better >= patience
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run has stopped before its end, to be resumed later."""
+        is_done = self.progress.step >= self.total or self._out_of_patience()
+        return self.control.signum is not None or (self.control.paused and not is_done)
+
     def _epoch(self, update: int) -> int:
         return max(update, 0) // self.per_epoch if self.per_epoch else 0
 
-    def _epoch_begins(self) -> bool:
+    def _epoch_starts(self) -> bool:
         return self.progress.step % self.per_epoch == 0 if self.per_epoch else self.progress.step == 0
 
-    def _outcome(self) -> tuple[str, str]:
-        """How the run ended; one that was told to end, by patience or a callback, has come to its end."""
-        if self.control.signum:
-            return "stopped", self.control.stopping or ""
-        if self.progress.step >= self.total:
-            return "finished", "all updates taken"
-        if self._out_of_patience():
-            return "finished", f"no better {self.best_metric[0]} in {self.spec.evaluate.patience} evaluations"
-        return "finished", self.control.stopping or ""
+    def end(self) -> End:
+        """Return how the run ended, and why. A run stopped by patience or a callback counts as finished."""
+        step, reason = self.progress.step, self.control.stopping or ""
+        if self.is_stopped:
+            return End(step, "stopped", reason)
+        if step >= self.total:
+            reason = "all updates taken"
+        elif self._out_of_patience():
+            reason = f"no better {self.best_metric[0]} in {self.spec.evaluate.patience} evaluations"
+        return End(step, "finished", reason)

@@ -1,4 +1,4 @@
-"""Randomness as a function: of the seed and of what it is for, never of what was drawn before."""
+"""Randomness as a function of the seed and of its purpose, never of what was drawn before."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
+from typing_extensions import override
 
 
 class Purpose(IntEnum):
-    """What a draw is for; two purposes never share a stream."""
+    """What random numbers are for. Two purposes never share a stream."""
 
     ORDER = 1
     DRAW = 2
@@ -21,18 +23,33 @@ class Purpose(IntEnum):
     MODEL = 6
 
 
-def generator(purpose: Purpose, seed: int, first: int = 0, second: int = 0) -> np.random.Generator:
-    """A generator of its own for each purpose, seed and pair of numbers (an epoch and a row, say).
+class _Key(ISeedSequence):
+    """A key for numpy's generators. Given as `key`, they would first ask the system for bits that they don't use."""
 
-    Philox is a block cipher of its key: neighbouring keys give unrelated streams, and making one is cheap.
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = np.array(numbers, dtype=np.uint64)
+
+    @override
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        return self.numbers
+
+
+def make_generator(purpose: Purpose, seed: int, first: int = 0, second: int = 0) -> np.random.Generator:
+    """Make a generator for a purpose, a seed and a pair of numbers, such as an epoch and a row.
+
+    Philox is a block cipher of its key: keys that differ by one give unrelated streams, and making one is cheap.
     """
-    key = [(seed << 32) | (first & 0xFFFFFFFF), (int(purpose) << 56) | second]
-    return np.random.Generator(np.random.Philox(key=np.array(key, dtype=np.uint64)))
+    return np.random.Generator(_make_bits(purpose, seed, first, second))
+
+
+def _make_bits(purpose: Purpose, seed: int, first: int, second: int) -> np.random.Philox:
+    key: Any = _Key((seed << 32) | (first & 0xFFFFFFFF), (int(purpose) << 56) | second)
+    return np.random.Philox(key)
 
 
 def seed_everything(device: torch.device, purpose: Purpose, seed: int, first: int = 0, second: int = 0) -> None:
-    """Put every global generator (dropout draws from torch's) where this moment of the run wants it."""
-    value = int(generator(purpose, seed, first, second).integers(2**63))
+    """Seed every global generator for this moment of the run. Dropout draws from torch's."""
+    value = int(_make_bits(purpose, seed, first, second).random_raw()) >> 1
     python_random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
     # torch.manual_seed would also queue a call, with a stack trace, for every absent kind of device.

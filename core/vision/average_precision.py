@@ -1,19 +1,21 @@
-"""COCO's average precision, as an `evaluate` module that is defined here and never downloaded.
+"""COCO's average precision, as an `evaluate` module that is defined here, so that nothing is downloaded.
 
-Imported by recipes inside `score`, since `evaluate` is heavy.
+Recipes import it inside methods, since `evaluate` is heavy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import evaluate  # noqa: TID253
 import numpy as np
 from datasets import Features, List, Value  # noqa: TID253
 
-MOST = 100
-"""Predictions of an image that count, the surest first."""
+MOST_PREDICTIONS = 100
+"""How many predictions of an image count: those with the highest scores."""
 
 _AREAS = ("all", "small", "medium", "large")
 
@@ -30,7 +32,7 @@ class AveragePrecision(evaluate.Metric):  # type: ignore[misc]
 
     One prediction and one reference an image. `shapes` are boxes of x, y, width, height in pixels ("bbox"), or
     masks in COCO's run lengths ("segm"). What is marked as a crowd neither counts as found nor as missed.
-    Where nothing of a size or class was to be found its value is -1, as COCO has it.
+    The value of a size or class that no object has is NaN: there is nothing to measure.
     """
 
     def __init__(self, names: Sequence[str], kind: Kind = "bbox") -> None:
@@ -49,7 +51,11 @@ class AveragePrecision(evaluate.Metric):  # type: ignore[misc]
         )
 
     def _compute(self, predictions: list[dict[str, Any]], references: list[dict[str, Any]]) -> dict[str, float]:
-        precision = self._precision(predictions, references)
+        matched = self.match_images(predictions, references)
+        return self._summarize(_accumulate(matched._paramsEval, matched._evalImgs_cpp))
+
+    def _summarize(self, precision: Any) -> dict[str, float]:
+        """Return the metrics from the precision by overlap, recall, class and area."""
         by_class = {f"map/{name}": _mean(precision[:, :, k, 0]) for k, name in enumerate(self.names)}
         return {
             "map": _mean(precision[:, :, :, 0]),
@@ -59,16 +65,26 @@ class AveragePrecision(evaluate.Metric):  # type: ignore[misc]
             **by_class,
         }
 
-    def _precision(self, predictions: list[dict[str, Any]], references: list[dict[str, Any]]) -> Any:
-        """Precision by overlap, recall, class and area."""
+    def match_images(self, predictions: list[dict[str, Any]], references: list[dict[str, Any]]) -> Any:
+        """Compare predictions and objects image by image, and return what can be accumulated over any of the images."""
         from faster_coco_eval import COCO, COCOeval_faster
 
         truth = COCO(self._annotations(references))
-        evaluation = COCOeval_faster(truth, truth.loadRes(self._found(predictions)), self.kind)
-        evaluation.params.maxDets = [1, 10, MOST]
+        found = truth.loadRes(self._found(predictions))
+        evaluation = COCOeval_faster(truth, found, self.kind, separate_eval=True)
+        evaluation.params.maxDets = [MOST_PREDICTIONS]
         evaluation.evaluate()
-        evaluation.accumulate()
-        return evaluation.eval["precision"][..., -1]
+        return evaluation
+
+    def score_images(self, matched: Any, chosen: Iterable[int]) -> dict[str, float]:
+        """Return the metrics over chosen images, of which some may come several times, after `match_images`."""
+        count = len(matched.params.imgIds)
+        groups = range(0, len(matched._evalImgs_cpp), count)  # one for each class and area, with all images in it
+        images = [int(image) for image in chosen]
+        kept = [matched._evalImgs_cpp[start + image] for start in groups for image in images]
+        parameters = copy.copy(matched._paramsEval)
+        parameters.imgIds = list(range(len(images)))
+        return self._summarize(_accumulate(parameters, kept))
 
     def _annotations(self, references: list[dict[str, Any]]) -> dict[str, Any]:
         there = [
@@ -93,12 +109,18 @@ class AveragePrecision(evaluate.Metric):  # type: ignore[misc]
         return {"bbox" if self.kind == "bbox" else "segmentation": shape}
 
 
+def _accumulate(parameters: Any, images: list[Any]) -> Any:
+    from faster_coco_eval import faster_eval_api_cpp
+
+    return faster_eval_api_cpp.COCOevalAccumulate(parameters, images)["precision"][..., -1]
+
+
 def _size(shapes: Sequence[Any]) -> dict[str, int]:
-    """The picture's size, which only masks know and only masks need."""
+    """Return the image's size, which only masks hold and only masks need."""
     height, width = shapes[0]["size"] if shapes and isinstance(shapes[0], dict) else (0, 0)
     return {"height": height, "width": width}
 
 
 def _mean(precision: Any) -> float:
-    known = precision[precision > -1]
-    return float(np.mean(known)) if known.size else -1.0
+    measured = precision[precision > -1]  # COCO's tools write -1 where there was nothing to find
+    return float(np.mean(measured)) if measured.size else math.nan

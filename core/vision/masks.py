@@ -1,4 +1,4 @@
-"""Masks of objects: read from COCO's polygons and run lengths, checked, turned with their picture, and packed again."""
+"""Masks of objects: read from COCO's polygons and run lengths, checked, turned with their image, and packed again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from taskrecipe.core.data.coco import unpacked
-from taskrecipe.core.data.images import Orientation
-from taskrecipe.core.errors import DataError
-from taskrecipe.core.recipe import Row
-from taskrecipe.core.vision.boxes import ROUNDING, Boxes, Size
-from taskrecipe.core.vision.objects import ObjectReader, Objects, as_lists, given_areas
+from taskrecipe.data.coco import decode_run_lengths
+from taskrecipe.data.images import Orientation
+from taskrecipe.errors import DataError
+from taskrecipe.recipe import Row
+from taskrecipe.vision.boxes import ROUNDING, Boxes, Size
+from taskrecipe.vision.objects import ObjectReader, Objects, as_lists, choose_areas
 
 Masks = NDArray[np.bool_]
 """(n, height, width)"""
@@ -23,62 +24,63 @@ Runs = dict[str, Any]
 """A mask as COCO packs it: `size`, height and width, and `counts`, run lengths as text."""
 
 OUTLINE_KEYS = ("segmentation", "polygons", "rle")
-"""What the outlines of objects may be called; each object has one of those that are there."""
+"""Names that outlines may have in the data. Each object has an outline under one of them."""
 
 
 @dataclass(frozen=True)
 class OutlinedObjects(Objects):
-    """What is in one upright picture, with the mask of each object and the box around it."""
+    """What is in one upright image, with the mask of each object and the box around it."""
 
     masks: list[Runs]
 
 
 class OutlineReader(ObjectReader):
-    """Reads objects by their outlines; boxes are those around them, whatever boxes there are."""
+    """Reads objects by their outlines. Their boxes are those around the outlines, not those in the data."""
 
     option: ClassVar[str] = "invalid_masks"
 
-    def features(self) -> Any:
-        """The columns that `read` gives, as a data set has them."""
-        from datasets import Features, List, Value
+    @override
+    def object_features(self) -> dict[str, Any]:
+        from datasets import List, Value
 
         runs = {"size": List(Value("int64"), length=2), "counts": Value("string")}
-        return Features({**super().features(), "masks": List(runs)})
+        return {**super().object_features(), "masks": List(runs)}
 
-    def objects(self, row: Row, orientation: Orientation, declared: list[str] | None) -> OutlinedObjects:
-        """What is in one picture, which stands upright after `orientation`."""
+    @override
+    def read_objects(self, row: Row, orientation: Orientation, declared: list[str] | None) -> OutlinedObjects:
         objects = as_lists(row["objects"])
-        frame, turned = self.frame(row, orientation)
+        frame, turned = self.find_frame(row, orientation)
         outlines = _outlines(objects)
-        labels, crowds = self.classes(objects, declared, (len(outlines), "outlines"))
+        labels, crowds = self.read_classes(objects, declared, (len(outlines), "outlines"))
         masks = np.zeros((len(outlines), frame[1], frame[0]), dtype=bool)
         for number, outline in enumerate(outlines):
             masks[number] = self._mask(number, outline, frame)
         kept = masks.any((1, 2))
-        areas = given_areas(objects, masks.sum((1, 2)).astype(np.float64))[kept]
-        masks = upright(masks, orientation)[kept] if turned else masks[kept]
-        return OutlinedObjects(*orientation.size, boxes_around(masks), labels[kept], areas, crowds[kept], packed(masks))
+        areas = choose_areas(objects, masks.sum((1, 2)).astype(np.float64))[kept]
+        masks = orientation.turn_maps(masks)[kept] if turned else masks[kept]
+        boxes, runs = boxes_around(masks), pack_masks(masks)
+        return OutlinedObjects(*orientation.size, boxes, labels[kept], areas, crowds[kept], runs)
 
     def _mask(self, number: int, outline: Any, frame: Size) -> Masks:
-        """The mask of one object; nothing where it is wrong and that was to be passed over."""
-        what, left_out = f"the outline of object {number}", "objects had no proper outline, and were left out"
+        """Return the mask of one object, an empty one if it is invalid and repairs are allowed."""
+        what, left_out = f"the outline of object {number}", "objects had no valid outline, and were left out"
         try:
-            mask, beyond = drawn(outline, frame)
+            mask, beyond = draw_outline(outline, frame)
         except DataError as error:
-            self.complain(f"{what} {error}", left_out)
+            self.report_fault(f"{what} {error}", left_out)
             return np.zeros(frame[::-1], dtype=bool)
-        size = f"its picture of {frame[0]}x{frame[1]} pixels"
+        size = f"its image of {frame[0]}x{frame[1]} pixels"
         if not mask.any():
-            self.complain(f"{what} covers nothing of {size}", left_out)
+            self.report_fault(f"{what} covers nothing of {size}", left_out)
         elif beyond:
-            self.complain(f"{what} reaches beyond {size}", "outlines reached beyond their picture, and were cut")
+            self.report_fault(f"{what} reaches beyond {size}", "outlines reached beyond their image, and were cut")
         return mask
 
 
-def drawn(outline: Any, size: Size) -> tuple[Masks, bool]:
-    """The mask (height, width) of polygons or run lengths on a picture of `size`, and whether they reach beyond it.
+def draw_outline(outline: Any, size: Size) -> tuple[Masks, bool]:
+    """Return the mask (height, width) of polygons or run lengths, and whether they reach beyond an image of `size`.
 
-    What is neither is a `DataError`.
+    Raise `DataError` for anything else.
     """
     if not outline:
         raise DataError("is missing")
@@ -91,16 +93,16 @@ def drawn(outline: Any, size: Size) -> tuple[Masks, bool]:
     return _from_polygons([corners.clip(0, size) for corners in polygons], size), beyond
 
 
-def unpack(masks: Sequence[Runs], size: Size) -> Masks:
-    """The masks of a picture of `size`, as `packed` has them."""
+def unpack_masks(masks: Sequence[Runs], size: Size) -> Masks:
+    """Return the masks (n, height, width) that `pack_masks` packed, of an image of `size`."""
     result = np.zeros((len(masks), size[1], size[0]), dtype=bool)
     for mask, runs in zip(result, masks, strict=True):
         mask[:] = _from_runs(runs, size)
     return result
 
 
-def packed(masks: Masks) -> list[Runs]:
-    """Masks as COCO's tools take them."""
+def pack_masks(masks: Masks) -> list[Runs]:
+    """Return masks as run lengths, as COCO's tools take them."""
     from faster_coco_eval.core import mask as coco
 
     if not len(masks):
@@ -109,31 +111,16 @@ def packed(masks: Masks) -> list[Runs]:
     return [{"size": list(masks.shape[1:]), "counts": code["counts"].decode()} for code in codes]
 
 
-def upright(masks: Masks, orientation: Orientation) -> Masks:
-    """Masks of the picture as stored, turned with it."""
-    swapped = masks.swapaxes(1, 2)
-    return {
-        1: masks,
-        2: masks[:, :, ::-1],
-        3: masks[:, ::-1, ::-1],
-        4: masks[:, ::-1],
-        5: swapped,
-        6: swapped[:, :, ::-1],
-        7: swapped[:, ::-1, ::-1],
-        8: swapped[:, ::-1],
-    }[orientation.tag]
-
-
 def boxes_around(masks: Masks) -> Boxes:
-    """The tight box of each mask, none of which may be empty."""
+    """Return the tight box of each mask. No mask may be empty."""
     rows, columns = np.asarray(masks.any(2)), np.asarray(masks.any(1))
     first = [axis.argmax(1) for axis in (columns, rows)]
     last = [axis.shape[1] - axis[:, ::-1].argmax(1) for axis in (columns, rows)]
     return np.stack([*first, *last], axis=-1).astype(np.float64)
 
 
-def scaled(masks: Masks, size: Size) -> Masks:
-    """Masks at another size: pixels of which at least half are covered."""
+def scale_masks(masks: Masks, size: Size) -> Masks:
+    """Return masks at another size, of the pixels that are covered at least by half."""
     from PIL import Image
 
     result = np.zeros((len(masks), size[1], size[0]), dtype=bool)
@@ -144,7 +131,7 @@ def scaled(masks: Masks, size: Size) -> Masks:
 
 
 def _outlines(objects: Mapping[str, list[Any]]) -> list[Any]:
-    """Each object's outline, under whichever name it has one; None where it has none."""
+    """Return each object's outline, by the first name under which it has one; None if it has none."""
     there = [objects[key] for key in OUTLINE_KEYS if key in objects]
     if not there and any(objects.values()):
         raise DataError(f"objects have {', '.join(objects)}, but no outline: none of {', '.join(OUTLINE_KEYS)}")
@@ -156,17 +143,17 @@ def _from_runs(runs: Mapping[str, Any], size: Size) -> Masks:
         raise DataError(f"has {', '.join(runs)}, but a mask's run lengths are its size and counts")
     height, width = runs["size"]
     if (width, height) != size:
-        raise DataError(f"is a mask of {width}x{height} pixels, but its picture has {size[0]}x{size[1]}")
+        raise DataError(f"is a mask of {width}x{height} pixels, but its image has {size[0]}x{size[1]}")
     counts = runs["counts"]
-    lengths = unpacked(counts) if isinstance(counts, str) else list(counts)
+    lengths = decode_run_lengths(counts) if isinstance(counts, str) else list(counts)
     if min(lengths, default=0) < 0 or sum(lengths) != width * height:
-        raise DataError(f"has run lengths for {sum(lengths)} pixels, but its picture has {width * height}")
+        raise DataError(f"has run lengths for {sum(lengths)} pixels, but its image has {width * height}")
     flat = np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
     return flat.reshape(width, height).T
 
 
 def _corners(polygon: Any) -> NDArray[np.float64]:
-    """The corners (n, 2) of a polygon, which is written as x, y, x, y …"""
+    """Return the corners (n, 2) of a polygon, which is written as x, y, x, y …"""
     try:
         numbers = np.array(polygon, dtype=np.float64)
     except (TypeError, ValueError):

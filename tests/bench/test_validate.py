@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sidebyside import compare
+from tests.support.sidebyside import compare
 
 pytestmark = pytest.mark.bench
 

@@ -1,4 +1,4 @@
-"""A disk without room for a checkpoint is told before the first update; one that fills later costs only what is new."""
+"""A disk without space for a checkpoint ends the run before its first update; one that fills later keeps them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Zygote
-from runs import bits, resume, steps, train, write_spec
+from tests.support.commands import Zygote
+from tests.support.runs import bits, resume, steps, train, write_spec
 
 RECIPE = Path(sys.executable).with_name("recipe")
 MOUNTS = ["unshare", "-rm"]
@@ -40,7 +40,7 @@ def test_too_small_a_disk_is_foreseen(tmp_path: Path) -> None:
     write_spec(tmp_path)
     done = on_small_disk(tmp_path, "256k", "$RECIPE run spec.toml --out small/run")
     assert done.returncode == 4, done.stderr
-    assert "no room for a checkpoint" in done.stderr
+    assert "no space for a checkpoint" in done.stderr
     assert "bytes" in done.stderr
     assert "update 1:" not in done.stderr
     assert "Traceback" not in done.stderr

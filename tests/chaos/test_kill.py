@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Zygote
-from runs import bits, log, results, resume, train, write_spec
+from tests.support.commands import Zygote
+from tests.support.runs import bits, log, results, resume, train, write_spec
 
 
 @pytest.mark.parametrize("trials", [3, pytest.param(50, marks=pytest.mark.chaos)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from commands import Zygote
-from runs import GLUE, bits, copy_as_of, log, results, resume, train, write_spec
 from safetensors.torch import load_file
+from tests.support.commands import Zygote
+from tests.support.runs import GLUE, bits, copy_as_of, log, results, resume, train, write_spec
 
 PATIENT = GLUE.replace("updates = 9", "updates = 60").replace("every = 3\n", "every = 2\npatience = 4\n")
 

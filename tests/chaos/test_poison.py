@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands import Zygote
-from runs import log, results, write_regression
+from tests.support.commands import Zygote
+from tests.support.runs import log, results, write_regression
 
 
 def test_a_row_whose_loss_overflows_is_named(zygote: Zygote, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import Zygote
-from runs import GLUE, results, resume, train, write_spec
+from tests.support.commands import Zygote
+from tests.support.runs import GLUE, results, resume, train, write_spec
 
 RECIPE = Path(sys.executable).with_name("recipe")
 CANARY = "canary0123456789abcdef"
@@ -87,7 +87,7 @@ def test_what_a_run_leaves_can_be_read_by_others(zygote: Zygote, tmp_path: Path)
     found = results(folder)
     assert {"status", "data", "updates", "best", "final"} <= set(found)
     assert (found["status"], found["data"], found["updates"]) == ("finished", "files", 9)
-    assert set(found["best"]) == {"metric", "value", "step"}
+    assert set(found["best"]) == {"metric", "value", "step", "metrics"}
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert {"start", "update", "evaluate", "save", "end"} <= {line["event"] for line in lines}
     assert all(isinstance(line["step"], int) for line in lines)
@@ -103,7 +103,7 @@ def test_what_a_run_leaves_can_be_read_by_others(zygote: Zygote, tmp_path: Path)
 
 
 def test_a_resolved_spec_can_be_run_again(zygote: Zygote, tmp_path: Path) -> None:
-    from runs import bits
+    from tests.support.runs import bits
 
     first = train(zygote, write_spec(tmp_path), "first", "--set", "train.updates=3")
     again = zygote.run("run", str(first / "spec.toml"), "--out", str(tmp_path / "again"), cwd=tmp_path)
@@ -116,4 +116,4 @@ def test_a_folder_in_which_nothing_was_begun_says_so(zygote: Zygote, tmp_path: P
     (tmp_path / "never" / "run.json").write_text('{"format": 1, "id": "a", "created": "now"}')
     done = zygote.run("resume", "never", cwd=tmp_path)
     assert done.code == 2
-    assert "never has no spec.toml yet: nothing was begun there; start with `recipe run" in done.stderr
+    assert "never has no spec.toml: no training has started there; start with `recipe run" in done.stderr

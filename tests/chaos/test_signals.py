@@ -1,4 +1,4 @@
-"""A signal saves within one update or one evaluation batch, and the run goes on exactly; a second ends it at once."""
+"""A signal saves within one update or one evaluation batch, and the run resumes exactly; a second ends it at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import Started, Zygote
-from runs import bits, log, results, resume, train, write_spec
+from tests.support.commands import Started, Zygote
+from tests.support.runs import bits, log, results, resume, train, write_spec
 
-CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129, signal.SIGUSR1: 138}
 
 
 def wait_for(started: Started, text: str) -> None:

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loops import evaluated, gradients
-from textruns import Ready, ready, text_spec
+from tests.support.loops import evaluated, gradients
+from tests.support.textruns import Ready, ready, text_spec
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from taskrecipe.contrib.multitask import Multitask, shared_out
-from taskrecipe.core.data.load import load
-from taskrecipe.core.errors import DataError, SpecError
-from taskrecipe.core.recipe import reported_metrics
-from taskrecipe.core.spec.resolve import resolve
-from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.testing import conformance
+from taskrecipe.contrib.mixture import divide_proportionally
+from taskrecipe.contrib.multitask import Multitask
+from taskrecipe.data.load import load_data
+from taskrecipe.errors import DataError, NonFiniteError, SpecError, UsageError
+from taskrecipe.recipe import learned_values, reported_metrics, restore_learned, target_columns
+from taskrecipe.recipes.glue import Glue
+from taskrecipe.spec.resolve import resolve
+from taskrecipe.spec.spec import Spec
+from taskrecipe.testing import conformance
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,25 +66,34 @@ def test_accumulation_gives_the_gradients_of_one_batch(unlike):
             assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
 
 
-def test_each_row_counts_alike(unlike):
+def test_all_rows_have_the_same_weight(unlike):
     loop = unlike.loop()
-    update = next(loop.updates(0))
+    update = next(loop.state.updates(0))
     loop.model.train()
-    loop.recipe.backward(loop.model, update)
+    update.compute_gradients()
+    recipe, batch = loop.objective.recipe, update.batches[0].inputs
     numbers = np.asarray(unlike.rows["train"].select(update.rows)["task"])
-    means = loop.recipe.loss(loop.model, update.batches[0].inputs).terms
-    for number, name in enumerate(loop.recipe.names):
+    means = recipe.loss(recipe.forward(loop.model, batch), batch, training=True)
+    for number, name in enumerate(recipe.names):
         share = float(np.mean(numbers == number))
+        assert update.counts[f"rows.{name}"] == share * len(update.rows)
         assert update.terms[name].item() == pytest.approx(share * means[name].item(), rel=1e-12)
+    assert loop.objective.term_names(update.counts) == sorted(recipe.names)
 
 
-def test_a_task_is_measured_as_if_it_were_alone(unlike):
+def test_an_update_without_labels_is_named(unlike):
+    update = next(unlike.loop().state.updates(0))
+    update.counts |= dict.fromkeys(unlike.recipe.names, 0.0)
+    with pytest.raises(NonFiniteError, match="update 1 has nothing to predict"):
+        update.require_items()
+
+
+def test_a_task_is_evaluated_as_if_it_were_alone(unlike):
     loop = unlike.loop()
     numbers = evaluated(loop)
-    alone = Ready(unlike.recipe.tasks["pairs"], {}, unlike.source)
-    rows = unlike.recipe._own(unlike.rows["pairs"], "pairs")
-    own = Ready(alone.recipe, {"train": rows, "validation": rows}, unlike.source).loop()
-    own.module.load_state_dict(loop.module.by_name()["pairs"].state_dict())
+    rows = unlike.recipe._own_rows(unlike.rows["pairs"], "pairs")
+    own = Ready(unlike.recipe.tasks["pairs"], {"train": rows, "validation": rows}, unlike.source).loop()
+    own.state.module.load_state_dict(loop.state.module.by_name()["pairs"].state_dict())
     for name, value in evaluated(own).items():
         assert numbers[f"pairs/{name}"] == pytest.approx(value, rel=1e-12)
 
@@ -93,13 +104,30 @@ def test_a_row_is_as_long_as_its_task_says(unlike):
     assert unlike.recipe.lengths(rows) == [sum(len(row[column] or ()) for column in columns) for row in rows]
 
 
-def test_predictions_are_made_with_the_model_of_their_task(unlike, monkeypatch):
-    loop, used = unlike.loop(), []
-    pairs = loop.recipe.tasks["pairs"]
-    predict = pairs.predictions
-    monkeypatch.setattr(pairs, "predictions", lambda model, *rest: used.append(model) or predict(model, *rest))
-    evaluated(loop)
-    assert {id(model) for model in used} == {id(loop.module.by_name()["pairs"])}
+def test_a_task_answers_and_describes_as_if_it_were_alone(unlike):
+    recipe, pairs = unlike.recipe, unlike.recipe.tasks["pairs"]
+    row = unlike.rows["pairs"][0]
+    own = recipe._own_rows(unlike.rows["pairs"], "pairs")[0]
+    prediction = {"label": np.int64(1), "probabilities": np.array([0.25, 0.75])}
+    assert recipe.answer(prediction, row) == pairs.answer(prediction, own)
+    assert recipe.answer(prediction, row)["label"] == "equivalent"
+    described = recipe.describe(recipe.example(row, np.random.default_rng(0), False))
+    assert described.lines == pairs.describe(own).lines
+    assert described.facts == {"task": "pairs", **pairs.describe(own).facts}
+
+
+def test_targets_are_those_of_all_tasks(unlike):
+    assert target_columns(unlike.recipe) == ["names.tags", "pairs.label", "likeness.label"]
+
+
+def test_what_every_task_has_learned_is_kept_as_one_value(unlike):
+    kept = json.loads(json.dumps(learned_values(unlike.recipe)))
+    assert kept["learned_by_task"]["pairs"]["labels"] == ["not_equivalent", "equivalent"]
+    other = Multitask(unlike.recipe.spec)
+    assert other.tasks["names"].labels == []
+    restore_learned(other, kept)
+    assert other.tasks["names"].labels == unlike.recipe.tasks["names"].labels != []
+    assert learned_values(other) == learned_values(unlike.recipe)
 
 
 def test_the_mean_is_over_one_metric_of_each_task():
@@ -115,7 +143,7 @@ def test_the_mean_is_over_one_metric_of_each_task():
 def test_metrics_that_go_different_ways_have_no_mean():
     objections = Multitask(spec_of({"a": MRPC, "b": {**COLA, "metric": "loss"}})).objections()
     assert list(objections) == ["task.tasks"]
-    assert "no mean can be taken over accuracy of a (max), loss of b (min)" in objections["task.tasks"]
+    assert "accuracy of a (max), loss of b (min) have no mean" in objections["task.tasks"]
 
 
 def test_a_metric_that_a_task_does_not_report_is_refused_at_its_line(tmp_path):
@@ -131,7 +159,7 @@ def test_a_metric_that_a_task_does_not_report_is_refused_at_its_line(tmp_path):
 
 
 def test_there_is_one_encoder_and_a_head_each(unlike, tmp_path):
-    module = unlike.loop().module
+    module = unlike.loop().state.module
     models = module.by_name()
     assert len({id(model.base_model) for model in models.values()}) == 1
     assert models["names"].classifier is not models["pairs"].classifier
@@ -170,8 +198,8 @@ def test_the_mixture_is_as_asked(options, weights, counts):
 
 
 def test_shares_add_up():
-    assert shared_out(10, np.array([1.0, 1.0, 1.0])) == [4, 3, 3]
-    assert shared_out(7, np.array([0.1, 0.9])) == [1, 6]
+    assert divide_proportionally(10, np.array([1.0, 1.0, 1.0])) == [4, 3, 3]
+    assert divide_proportionally(7, np.array([0.1, 0.9])) == [1, 6]
 
 
 def write_jsonl(path, rows):
@@ -199,7 +227,7 @@ def loaded(tasks, folder, **data):
     model = ready(spec_of({"a": MRPC, "b": COLA})).source.name
     spec = spec_of(tasks, model={"name": model}, data={"sample": False, **data})
     recipe = Multitask(spec)
-    return recipe, load(spec, recipe, folder)
+    return recipe, load_data(spec, recipe, folder)
 
 
 def test_every_task_reads_its_own_files(tmp_path):
@@ -214,7 +242,7 @@ def test_every_task_reads_its_own_files(tmp_path):
 def test_what_is_wrong_with_a_task_s_data_names_the_task(tmp_path):
     tasks = file_tasks(tmp_path)
     del tasks["pairs"]["data"]["columns"]
-    with pytest.raises(DataError, match="'pairs': split 'train', column 'sentence1'"):
+    with pytest.raises(DataError, match="'pairs': there are 2 problems:\\n  split 'train', column 'sentence1'"):
         loaded(tasks, tmp_path)
     del tasks["words"]["data"]
     tasks["pairs"]["data"]["columns"] = {"sentence1": "first"}
@@ -229,14 +257,41 @@ def test_what_is_wrong_with_a_task_s_data_names_the_task(tmp_path):
         ({"a": MRPC, "b": {**COLA, "data": {"workers": 2}}}, {}, "'workers' holds for all tasks"),
         ({"a": MRPC, "b": COLA}, {"temperature": 2.0}, "'temperature' and sampling = \"temperature\" go together"),
         ({"a": MRPC, "b": COLA}, {"sampling": "weights"}, "'weight' of every task"),
-        ({"a": MRPC, "b": {"recipe": "two_tower"}}, {}, "recipe 'two_tower' computes whole updates in its own way"),
-        (
-            {"a": MRPC, "b": {"recipe": "adversarial", "task": {"inner": COLA}}},
-            {},
-            "recipe 'adversarial' wraps another",
-        ),
     ],
 )
 def test_options_that_can_not_be_are_refused(tasks, options, message):
     with pytest.raises(ValueError, match=message):
         spec_of(tasks, options=options)
+
+
+INNER = {"tasks": {"c": MRPC, "d": COLA}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"recipe": "two_tower"}, "recipe 'two_tower' computes whole updates"),
+        ({"recipe": "multitask", "task": INNER}, "recipe 'multitask' is made of several itself"),
+    ],
+)
+def test_recipes_that_can_not_be_one_of_several_are_refused(choice, message):
+    objections = Multitask(spec_of({"a": {**MRPC, "metric": "loss"}, "b": {**choice, "metric": "loss"}})).objections()
+    assert list(objections) == ["task.tasks.b.recipe"]
+    assert objections["task.tasks.b.recipe"].startswith(message)
+
+
+def test_what_a_task_can_not_do_is_shown_at_its_place():
+    class Picky(Glue):
+        def objections(self):
+            return {"task.max_length": "too long", "train.ema": "no"}
+
+    recipe = Multitask(spec_of({"a": MRPC, "b": COLA}))
+    recipe.tasks["b"] = Picky(recipe.tasks["b"].spec)
+    assert recipe.objections() == {"task.tasks.b.task.max_length": "too long", "train.ema": "no"}
+
+
+def test_models_that_share_no_encoder_are_refused():
+    spec = spec_of({"a": MRPC, "b": {"recipe": "two_tower", "task": {"objective": "cosine"}}})
+    run = ready(spec)
+    with pytest.raises(UsageError, match="can't share an encoder: theirs are a "):
+        run.loop()

@@ -1,4 +1,4 @@
-"""Two processes train every recipe of contrib as one does: by command, on the rows of its sample, without dropout."""
+"""Two processes train all of contrib as one does: by command, on the rows of a sample, without dropout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import tomlkit
-from commands import Zygote
-from runs import log, train
-from textruns import text_spec
+from tests.support.commands import Zygote
+from tests.support.runs import log, train
+from tests.support.techniqueruns import technique_spec
 
-from taskrecipe.core.recipe import Recipe, Splits
-from taskrecipe.core.registry import installed
+from taskrecipe.model import ModelSource
+from taskrecipe.optional import HasParts
+from taskrecipe.plugins.registry import installed
+from taskrecipe.recipe import Recipe, Splits
 
 RECIPE = Path(sys.executable).with_name("recipe")
 
@@ -25,11 +27,15 @@ WORDS = {"recipe": "token_classification", "task": {"max_length": 64}}
 TASKS: dict[str, dict[str, Any]] = {
     "token_classification": {},
     "multitask": {"sampling": "weights", "tasks": {"a": {**MRPC, "weight": 1.0}, "b": {**WORDS, "weight": 2.0}}},
-    "distillation": {"teacher": "model/teacher", "inner": MRPC},
-    "adversarial": {"method": "pgd", "steps": 2, "epsilon": 0.02, "step_size": 0.015, "inner": MRPC},
     "question_answering": {"no_answer": True},
     "seq2seq": {},
     "two_tower": {},
+}
+TECHNIQUES: dict[str, dict[str, Any]] = {
+    "distillation": {"teacher": "model/teacher"},
+    "adversarial": {"method": "pgd", "steps": 2, "epsilon": 0.02, "step_size": 0.015},
+    "freeze": {"layers": 1, "until": 3},
+    "layerwise_lr": {"decay": 0.8},
 }
 QUICK = ("multitask",)
 
@@ -51,26 +57,38 @@ def without_dropout(model: Path) -> None:
 
 def with_rows(recipe: Recipe, task: dict[str, Any], splits: Splits, folder: Path) -> dict[str, Any]:
     """The tables that say what to read: for a recipe of several parts, within each part's own."""
-    if not recipe.parts():
+    if not isinstance(recipe, HasParts):
         return {"task": task, "data": {"files": write_rows(splits, folder / "rows")}}
     tasks = {
         name: {**task["tasks"][name], "data": {"files": write_rows(part.sample(folder / name), folder / name)}}
         for name, part in recipe.parts().items()
     }
-    return {"task": {**task, "tasks": tasks}, "data": {}}
+    return {"task": {**task, "tasks": tasks}}
+
+
+def prepare_techniques(recipe: Recipe, splits: Splits, folder: Path) -> None:
+    """Write what techniques need besides the sample: a teacher."""
+    recipe.learn(splits["train"])
+    recipe.processor = recipe.load_processor(ModelSource(str(folder)))
+    for technique in recipe.spec.techniques:
+        technique.prepare_sample(recipe, recipe.preprocess(splits["train"], "train"), folder)
 
 
 def write_spec(name: str, folder: Path) -> Path:
     """A spec of six updates on files; 53 rows in updates of 16 make every fourth a short one."""
-    spec = text_spec(name, TASKS[name])
-    recipe = installed().recipe(name)(spec)
+    techniques = [{"name": name, **TECHNIQUES[name]}] if name in TECHNIQUES else []
+    spec = technique_spec(*techniques, recipe="glue" if techniques else name, task=TASKS.get(name))
+    recipe = installed().recipe(spec.recipe)(spec)
     splits = recipe.sample(folder / "model")
     without_dropout(folder / "model")
+    if techniques:
+        prepare_techniques(recipe, splits, folder / "model")
     values = {
         "spec_version": 1,
-        "recipe": name,
+        "recipe": spec.recipe,
         "model": {"name": "model"},
         "train": {"updates": 6, "batch_size": 16, "accumulate": 2, "learning_rate": 1e-3},
+        "techniques": techniques,
         "evaluate": {"every": 3},
         "log": {"every": 1},
         **with_rows(recipe, spec.task.model_dump(mode="json", exclude_unset=True), splits, folder),
@@ -90,7 +108,7 @@ def run_two(spec: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.chaos]) for name in TASKS]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.chaos]) for name in [*TASKS, *TECHNIQUES]]
 )
 def test_two_processes_train_as_one_does(name: str, zygote: Zygote, tmp_path: Path) -> None:
     spec = write_spec(name, tmp_path)

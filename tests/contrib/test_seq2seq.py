@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from textruns import ready, same_splits, text_spec
+from tests.support.textruns import ready, same_splits, text_spec
 
 from taskrecipe.contrib.seq2seq import bleu, rouge
-from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.model import ModelSource
-from taskrecipe.core.testing import conformance
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.model import ModelSource
+from taskrecipe.testing import conformance
 
 test_it_conforms = conformance("seq2seq")
 
 ROWS = [
-    {"source": "the sailor waits near the harbour", "target": "a sailor waits"},
+    {"source": "the sailor waits near the harbor", "target": "a sailor waits"},
     {"source": "every farmer works", "target": "farmer works today without candle"},
 ]
 
@@ -42,7 +42,7 @@ def test_padding_of_labels_is_ignored_and_weighs_nothing():
     assert set(batch) == {"input_ids", "attention_mask", "labels"}
     assert (batch["labels"] == -100).sum(-1).tolist() == [2, 0]
     assert (batch["input_ids"][batch["attention_mask"] == 0] == made.recipe.processor.pad_token_id).all()
-    assert made.recipe.weights(batch) == {"loss": 5.0 + 7.0}
+    assert made.recipe.loss_counts(batch) == {"loss": 5.0 + 7.0}
 
 
 def test_translations_are_found_by_their_languages():
@@ -57,6 +57,21 @@ def test_a_language_that_is_not_there_is_named():
     pairs = [{"translation": {"en": "a", "ro": "b"}}]
     with pytest.raises(DataError, match=r"column 'translation': .*'fr'.*found en, ro"):
         prepared(pairs, languages={"source": "en", "target": "fr"})
+
+
+def test_rows_to_train_on_need_both_languages_and_rows_to_predict_only_one():
+    pairs = [{"translation": {"en": row["source"], "ro": row["target"]}} for row in ROWS]
+    sources = Dataset.from_list([{"translation": {"en": row["source"]}} for row in ROWS])
+    languages = {"source": "en", "target": "ro"}
+    with pytest.raises(DataError, match=r"column 'translation': .*'ro'; found en"):
+        ready(text_spec("seq2seq", {"languages": languages}), {**same_splits(pairs), "validation": sources})
+    trained = prepared(pairs, languages=languages)
+    recipe = type(trained.recipe)(trained.recipe.spec)
+    recipe.processor = trained.recipe.processor
+    recipe.check(sources, "new")
+    rows = recipe.preprocess(sources, "new")
+    assert rows.column_names == ["input_ids", "attention_mask"]
+    assert rows["input_ids"] == trained.rows["train"]["input_ids"]
 
 
 def test_a_translation_that_is_no_dictionary_is_refused():
@@ -80,7 +95,7 @@ def greedy(model: torch.nn.Module, ids: torch.Tensor, longest: int) -> list[int]
 
 def test_the_likeliest_text_is_generated_whatever_else_is_in_the_batch():
     made = ready(text_spec("seq2seq", {"target_length": 7}), rows=60)
-    model = made.loop().module.eval()
+    model = made.loop().state.module.eval()
     random = torch.Generator().manual_seed(1)
     for name, weight in model.named_parameters():
         if weight.ndim > 1 and "embed" not in name and "shared" not in name:
@@ -88,7 +103,8 @@ def test_the_likeliest_text_is_generated_whatever_else_is_in_the_batch():
     model.final_logits_bias[0, made.recipe.processor.all_special_ids] = -1e3  # and don't end at once
     rows = list(made.rows["validation"])[:12]
     with torch.no_grad():
-        texts = made.recipe.predictions(model, made.recipe.collate(rows), None)["texts"]
+        batch = made.recipe.collate(rows)
+        texts = made.recipe.predict(made.recipe.forward(model, batch), batch)["text"]
         expected = [greedy(model, torch.tensor(row["input_ids"]), 7) for row in rows]
     assert texts == made.recipe.processor.batch_decode(expected, skip_special_tokens=True)
     assert len(set(texts)) > 1
@@ -97,12 +113,12 @@ def test_the_likeliest_text_is_generated_whatever_else_is_in_the_batch():
 def test_as_many_beams_are_searched_as_asked_for(monkeypatch):
     made = prepared(beams=3, target_length=6)
     asked = {}
-    model = made.loop(text_spec("seq2seq", {"beams": 3}, schedule={"warmup": 0})).module
+    model = made.loop(text_spec("seq2seq", {"beams": 3}, schedule={"warmup": 0})).state.module
     generate = model.generate
     monkeypatch.setattr(model, "generate", lambda **options: asked.update(options) or generate(**options))
-    texts = made.recipe.predictions(model.eval(), made.recipe.collate(list(made.rows["train"])), None)["texts"]
+    outputs = made.recipe.forward(model.eval(), made.recipe.collate(list(made.rows["train"])))
     assert (asked["num_beams"], asked["do_sample"], asked["max_new_tokens"]) == (3, False, 6)
-    assert len(texts) == len(ROWS)
+    assert len(outputs["generated"]) == len(ROWS)
 
 
 def test_a_model_from_scratch_learns_its_special_tokens_from_the_tokenizer():
@@ -114,14 +130,54 @@ def test_a_model_from_scratch_learns_its_special_tokens_from_the_tokenizer():
     assert model.generation_config.decoder_start_token_id == tokenizer.pad_token_id
     assert model.generation_config.eos_token_id == tokenizer.sep_token_id
     batch = made.recipe.collate(list(made.rows["train"]))
-    assert made.recipe.loss(model, batch).terms["loss"].isfinite()
-    assert len(made.recipe.predictions(model, batch, None)["texts"]) == len(ROWS)
+    outputs = made.recipe.forward(model, batch)
+    assert made.recipe.loss(outputs, batch, training=False)["loss"].isfinite()
+    assert len(made.recipe.predict(outputs, batch)["text"]) == len(ROWS)
+
+
+def test_nothing_is_generated_in_training(monkeypatch):
+    made = prepared()
+    model = made.loop().state.module.train()
+    monkeypatch.setattr(model, "generate", None)
+    batch = made.recipe.collate(list(made.rows["train"]))
+    assert made.recipe.loss(made.recipe.forward(model, batch), batch, training=True)["loss"].isfinite()
+
+
+def test_rows_without_a_target_are_generated_from_without_a_pass_over_targets():
+    made = prepared()
+    model = made.loop().state.module.eval()
+    bare = Dataset.from_list(ROWS).remove_columns("target")
+    made.recipe.check(bare, "new")
+    batch = made.recipe.collate(list(made.recipe.preprocess(bare, "new")))
+    whole = made.recipe.collate(list(made.rows["train"]))
+    outputs, expected = made.recipe.forward(model, batch), made.recipe.forward(model, whole)
+    assert list(outputs) == ["generated"]
+    assert torch.equal(outputs["generated"], expected["generated"])
+    assert made.recipe.predict(outputs, batch) == made.recipe.predict(expected, whole)
+    assert made.recipe.answer({"text": "a sailor"}, {}) == {"text": "a sailor"}
+
+
+def test_a_model_that_is_wrapped_for_several_processes_generates_the_same():
+    made = prepared()
+    model = made.loop().state.module.eval()
+    batch = made.recipe.collate(list(made.rows["train"]))
+    alone, wrapped = (made.recipe.forward(each, batch) for each in (model, torch.nn.DataParallel(model).eval()))
+    assert torch.equal(alone["generated"], wrapped["generated"])
+
+
+def test_a_description_shows_source_and_target():
+    made = prepared()
+    source, target = made.recipe.describe(made.rows["train"][1]).lines
+    assert [piece.text for piece in source] == ["[CLS]", *ROWS[1]["source"].split(), "[SEP]"]
+    assert [piece.text for piece in target] == ["[CLS]", *ROWS[1]["target"].split(), "[SEP]"]
+    assert {piece.role for piece in source} == {"special", "context"}
+    assert [piece.role for piece in target] == ["special", *["target"] * 5, "special"]
 
 
 def test_what_is_generated_is_compared_with_the_whole_target():
     made = prepared(target_length=4)
     assert len(made.rows["train"]["labels"][1]) == 4
-    assert made.recipe.score({"texts": [row["target"] for row in ROWS]}, made.rows["train"])["rougeL"] == 100.0
+    assert made.recipe.score({"text": [row["target"] for row in ROWS]}, made.rows["train"])["rougeL"] == 100.0
 
 
 # Scores --------------------------------------------------------------------------------------------------
@@ -148,7 +204,7 @@ def test_bleu_is_of_the_whole_corpus():
 @pytest.mark.parametrize("metric", ["rouge", "bleu"])
 def test_the_metric_decides_what_is_reported(metric):
     recipe = prepared(metric=metric).recipe
-    numbers = recipe.score({"texts": [row["target"] for row in ROWS]}, prepared().rows["train"])
+    numbers = recipe.score({"text": [row["target"] for row in ROWS]}, prepared().rows["train"])
     assert list(numbers) == list(recipe.metrics())
     assert numbers[next(iter(numbers))] == pytest.approx(100.0)
 
@@ -176,6 +232,12 @@ def test_a_length_beyond_the_model_is_refused(key):
 
 @pytest.mark.parametrize(("metric", "package"), [("rouge", "rouge_score"), ("bleu", "sacrebleu")])
 def test_a_metric_that_is_not_installed_is_told_before_training(metric, package, monkeypatch):
-    monkeypatch.setattr("taskrecipe.core.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("taskrecipe.system.optional_packages.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=rf"needs the package '{package}'.*pip install 'taskrecipe\[text\]'"):
         prepared(metric=metric)
+
+
+def test_rows_without_targets_need_no_metric(monkeypatch):
+    recipe = prepared().recipe
+    monkeypatch.setattr("taskrecipe.system.optional_packages.find_spec", lambda name: None)
+    recipe.check(Dataset.from_list(ROWS).remove_columns("target"), "new")

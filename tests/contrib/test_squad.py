@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from taskrecipe.contrib.squad import exact_match, f1, normalized, scores, scores_with_silence
+from taskrecipe.contrib.squad import exact_match, f1, normalize_answer, score_answers, score_with_silence
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from taskrecipe.contrib.squad import exact_match, f1, normalized, scores, scores
     ],
 )
 def test_answers_are_compared_without_case_punctuation_articles_and_space(answer, expected):
-    assert normalized(answer) == expected
+    assert normalize_answer(answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,14 @@ def test_the_nearest_right_answer_counts():
     predicted = ["1889", "river Seine", "Lyon"]
     answers = [["in 1889", "1889"], ["the Seine", "Seine river in Paris"], ["Paris"]]
     second = max(2 * 1 / (2 + 1), 2 * 2 / (2 + 4))
-    assert scores(predicted, answers) == pytest.approx({"f1": 100 * (1 + second + 0) / 3, "exact_match": 100 / 3})
+    assert score_answers(predicted, answers) == pytest.approx(
+        {"f1": 100 * (1 + second + 0) / 3, "exact_match": 100 / 3}
+    )
 
 
 def test_no_answer_is_right_where_there_is_none_and_wrong_elsewhere():
     """Two questions with an answer (1, and silence where there is one), two without (silence, and an answer)."""
-    numbers = scores_with_silence(["Seine", "", "", "Paris"], [["the Seine"], ["Lyon"], [], []])
+    numbers = score_with_silence(["Seine", "", "", "Paris"], [["the Seine"], ["Lyon"], [], []])
     assert numbers == {
         "f1": 50.0,
         "exact_match": 50.0,
@@ -60,12 +62,12 @@ def test_no_answer_is_right_where_there_is_none_and_wrong_elsewhere():
 
 
 def test_an_answer_that_is_only_an_article_is_none():
-    assert scores_with_silence([""], [["the", "."]])["no_answer_accuracy"] == 100.0
+    assert score_with_silence([""], [["the", "."]])["no_answer_accuracy"] == 100.0
 
 
 def test_without_such_questions_their_score_has_no_value():
-    assert math.isnan(scores_with_silence(["Seine"], [["Seine"]])["no_answer_accuracy"])
-    assert math.isnan(scores_with_silence(["Seine"], [[]])["has_answer_f1"])
+    assert math.isnan(score_with_silence(["Seine"], [["Seine"]])["no_answer_accuracy"])
+    assert math.isnan(score_with_silence(["Seine"], [[]])["has_answer_f1"])
 
 
 def test_exact_match_is_all_or_nothing():

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
-from textruns import ready, same_splits, text_spec
+from tests.support.textruns import Ready, ready, same_splits, text_spec
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.model import ModelSource
-from taskrecipe.core.testing import conformance
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.model import ModelSource
+from taskrecipe.testing import conformance
 
 test_it_conforms = conformance("token_classification")
 
@@ -72,7 +73,7 @@ def test_blank_words_are_counted_and_rows_without_words_weigh_nothing():
     rows = Dataset.from_list([TAGGED, {"tokens": [], "tags": []}])
     recipe = prepared(rows).recipe
     batch = recipe.collate(list(recipe.preprocess(rows, "train")))
-    assert recipe.weights(batch) == {"loss": 3.0}
+    assert recipe.loss_counts(batch) == {"loss": 3.0}
     assert made.rows["train"]["labels"][0] == [-100, 1, -100]
 
 
@@ -106,7 +107,7 @@ def test_numbers_get_their_names_from_the_options():
 
 def test_tag_names_are_saved_with_the_model(tmp_path):
     made = prepared(named([[0, 1, 2], [3]]))
-    made.loop().module.save_pretrained(tmp_path)
+    made.loop().state.module.save_pretrained(tmp_path)
     assert ModelSource(str(tmp_path)).config().id2label == dict(enumerate(TAGS))
 
 
@@ -128,9 +129,10 @@ def score(labels: list[str], right: list[list[str]], predicted: list[list[str]])
     recipe.labels = labels
     numbers = {
         key: [np.array([labels.index(tag) for tag in row], dtype=int) for row in rows]
-        for key, rows in (("references", right), ("predictions", predicted))
+        for key, rows in (("right", right), ("predicted", predicted))
     }
-    return recipe.score(numbers, None)
+    rows = Dataset.from_dict({"labels": numbers["right"], "word_starts": [list(range(len(row))) for row in right]})
+    return recipe.score({"tags": numbers["predicted"]}, rows)
 
 
 def test_an_entity_counts_only_as_a_whole():
@@ -166,15 +168,100 @@ def test_nothing_predicted_and_nothing_right_are_zero_not_a_warning():
     }
 
 
-def test_predictions_are_those_of_the_words_alone():
-    made = prepared([TAGGED, {"tokens": ["the"], "tags": ["O"]}])
-    loop = made.loop()
+def predicted(made: Ready, tags: list[list[int]]) -> dict[str, Any]:
+    """What is predicted if these are the likeliest tags of the tokens of the training rows."""
     batch = made.recipe.collate(list(made.rows["train"]))
-    outputs = loop.model(**batch)
-    outputs.logits = torch.eye(2)[torch.tensor([[0, 1, 0, 1, 0], [1, 0, 1, 1, 1]])]
-    predictions = made.recipe.predictions(loop.model, batch, outputs)
-    assert [row.tolist() for row in predictions["predictions"]] == [[1, 0, 1], [0]]
-    assert [row.tolist() for row in predictions["references"]] == [[1, 0, 1], [1]]
+    return made.recipe.predict(SimpleNamespace(logits=torch.eye(len(made.recipe.labels))[torch.tensor(tags)]), batch)
+
+
+def test_predictions_are_those_of_the_words_alone():
+    """B-PER is tag 0, O is tag 1. Of five words, three are right: those of the first row."""
+    made = prepared([TAGGED, {"tokens": ["the", "sailor"], "tags": ["O", "O"]}])
+    found = predicted(made, [[0, 1, 0, 1, 0], [1, 0, 0, 1, 1]])
+    assert [row.tolist() for row in found["tags"]] == [[1, 0, 1], [0, 0]]
+    assert made.recipe.score(found, made.rows["train"])["accuracy"] == 3 / 5
+
+
+@pytest.mark.parametrize("pieces", ["first", "all"])
+def test_a_word_of_several_tokens_has_the_tag_of_its_first_token(pieces):
+    row = {"tokens": ["the", "unhappiness", "sailors"], "tags": ["O", "B-X", "I-X"]}
+    made = prepared([row], {"pieces": pieces})
+    made.recipe.processor = pieces_tokenizer()
+    made.rows["train"] = made.recipe.preprocess(Dataset.from_list([row]), "train")
+    assert made.rows["train"][0]["word_starts"] == [-1, 0, 1, -1, -1, 2, -1, -1]
+    found = predicted(made, [[0, 2, 0, 2, 2, 1, 0, 0]])
+    assert [row.tolist() for row in found["tags"]] == [[2, 0, 1]]
+    assert made.recipe.score(found, made.rows["train"])["f1"] == 1.0
+
+
+# Answers -------------------------------------------------------------------------------------------------
+
+
+def answers(rows: list[dict[str, Any]], tags: list[list[str]], **task: Any) -> list[Any]:
+    """The answers if these are the tags of the words that the model sees."""
+    made = prepared(rows, {"tags": TAGS, **task})
+    found = [np.array([TAGS.index(tag) for tag in row], dtype=int) for row in tags]
+    return [made.recipe.answer({"tags": row}, made.rows["train"][i]) for i, row in enumerate(found)]
+
+
+def test_an_answer_has_the_tag_of_each_word_and_the_entities_in_their_text():
+    words = ["the", "sailor", "waits", "near", "harbor"]
+    (answer,) = answers([{"tokens": words, "tags": [0] * 5}], [["O", "B-PER", "I-PER", "O", "B-LOC"]])
+    assert answer == {
+        "text": "the sailor waits near harbor",
+        "words": words,
+        "tags": ["O", "B-PER", "I-PER", "O", "B-LOC"],
+        "entities": [
+            {"type": "PER", "text": "sailor waits", "start": 4, "end": 16, "words": [1, 2]},
+            {"type": "LOC", "text": "harbor", "start": 22, "end": 28, "words": [4, 4]},
+        ],
+        "lost_words": 0,
+    }
+    for entity in answer["entities"]:
+        assert answer["text"][entity["start"] : entity["end"]] == entity["text"]
+
+
+@pytest.mark.filterwarnings("ignore:.*words are blank or beyond")
+def test_a_blank_word_has_no_tag_and_words_beyond_the_length_are_counted():
+    words = ["the", " ", "sailor", "waits", "near"]
+    (answer,) = answers([{"tokens": words, "tags": [0] * 5}], [["B-PER", "I-PER"]], max_length=4)
+    assert answer["words"] == ["the", " ", "sailor"]
+    assert answer["tags"] == ["B-PER", None, "I-PER"]
+    assert answer["entities"] == [{"type": "PER", "text": "the   sailor", "start": 0, "end": 12, "words": [0, 2]}]
+    assert answer["lost_words"] == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*words are blank or beyond")
+@pytest.mark.parametrize(("words", "seen"), [([WORDS, []], [3, 0]), ([[" "], [" ", " "]], [0, 0])])
+def test_rows_without_tags_are_predicted_even_if_they_have_no_words(words, seen):
+    recipe = prepared([TAGGED]).recipe
+    bare = Dataset.from_dict({"tokens": words})
+    recipe.check(bare, "new")
+    rows = recipe.preprocess(bare, "new")
+    batch = recipe.collate(list(rows))
+    assert "labels" not in batch
+    found = recipe.predict(SimpleNamespace(logits=torch.zeros(*batch["input_ids"].shape, 2)), batch)
+    assert [len(row) for row in found["tags"]] == seen
+    assert [
+        len(recipe.answer({"tags": tags}, row)["tags"]) for tags, row in zip(found["tags"], rows, strict=True)
+    ] == seen
+
+
+def test_a_missing_word_is_named_in_rows_without_tags_too():
+    with pytest.raises(DataError, match="split 'new', row 1: a word is missing"):
+        prepared([TAGGED]).recipe.check(Dataset.from_dict({"tokens": [["a"], ["a", None]]}), "new")
+
+
+def test_a_description_shows_the_tag_that_a_token_learns():
+    made = prepared([TAGGED])
+    (line,) = made.recipe.describe(made.rows["train"][0]).lines
+    assert [(piece.text, piece.role, piece.note) for piece in line] == [
+        ("[CLS]", "special", ""),
+        ("the", "trained", "O"),
+        ("sailor", "trained", "B-PER"),
+        ("waits", "trained", "O"),
+        ("[SEP]", "special", ""),
+    ]
 
 
 # Rows that are refused ------------------------------------------------------------------------------------

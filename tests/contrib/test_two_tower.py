@@ -6,29 +6,28 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from contrastive_process import losses
 from datasets import Dataset
-from loops import evaluated, gradients, trained
-from textruns import Ready, ready, text_spec
+from tests.support.contrastive_process import losses
+from tests.support.loops import evaluated, gradients, learn_and_check, trained
+from tests.support.textruns import Ready, ready, text_spec
 from transformers import AutoModel
 
-from taskrecipe.contrib.towers import contrast
+from taskrecipe.contrib.towers import contrastive_loss
 from taskrecipe.contrib.two_tower import _ranks
-from taskrecipe.core.errors import DataError
-from taskrecipe.core.recipe import Recipe
-from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.testing import conformance
-from taskrecipe.core.training.randomness import Purpose, seed_everything
-
-SUPPORT = Path(__file__).parents[1] / "support"
+from taskrecipe.errors import DataError
+from taskrecipe.plugins.registry import installed
+from taskrecipe.recipe import Recipe, target_columns
+from taskrecipe.spec.spec import Spec
+from taskrecipe.testing import conformance
+from taskrecipe.training.randomness import Purpose, seed_everything
 
 test_it_conforms = conformance("two_tower")
+test_it_conforms_with_scores = conformance("two_tower", objective="cosine")
 
 
 def spec_of(task: dict[str, Any] | None = None, **train: Any) -> Spec:
@@ -56,14 +55,18 @@ def test_accumulation_gives_the_gradients_of_one_batch(task):
             assert max(float((a - b).abs().max()) for a, b in zip(whole, split, strict=True)) < 1e-12
 
 
-def test_cached_gradients_are_those_of_the_plain_loss_under_the_same_dropout(few):
-    cached = taken(few, 1, dropout=True)
-    loop = few.loop(dropout=True)
-    loop.model.train()
-    inputs = next(loop.updates(0)).batches[0].inputs
+@pytest.mark.parametrize("kind", ["by_row", "torch"])
+def test_cached_gradients_are_those_of_the_plain_loss_under_the_same_dropout(few, kind):
+    spec = spec_of(dropout=kind)
+    loop = few.loop(spec, dropout=True)
     seed_everything(torch.device("cpu"), Purpose.UPDATE, 3)
-    contrast(loop.model(inputs["text1"], inputs["text2"]), 0.05).backward()
-    plain = [parameter.grad for parameter in loop.module.parameters() if parameter.grad is not None]
+    cached = gradients(loop, 0)
+    loop = few.loop(spec, dropout=True)
+    loop.model.train()
+    update = next(loop.state.updates(0))
+    seed_everything(torch.device("cpu"), Purpose.UPDATE, 3)
+    contrastive_loss(update.forward(update.batches[0]), 0.05).backward()
+    plain = [parameter.grad for parameter in loop.state.module.parameters() if parameter.grad is not None]
     assert max(float((a - b).abs().max()) for a, b in zip(cached, plain, strict=True)) < 1e-12
 
 
@@ -74,13 +77,13 @@ def test_the_contrast_is_the_mean_of_both_directions():
         for number in range(5):
             weights = [float(torch.exp(one[number] @ candidate / 0.3)) for candidate in other]
             wanted -= np.log(weights[number] / sum(weights)) / 10
-    assert float(contrast(vectors, 0.3)) == pytest.approx(wanted, rel=1e-12)
+    assert float(contrastive_loss(vectors, 0.3)) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_two_processes_see_the_negatives_of_both():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
-        [*command, str(SUPPORT / "contrastive_process.py"), "2"],
+        [*command, "-m", "tests.support.contrastive_process", "2"],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
@@ -96,7 +99,7 @@ def test_two_processes_see_the_negatives_of_both():
 def test_self_pairs_differ_by_dropout_and_are_measured_by_scores():
     run = ready(spec_of({"self_pairs": True}), rows=19)
     loop = run.loop(dropout=True)
-    inputs = next(loop.updates(0)).batches[0].inputs
+    inputs = next(loop.state.updates(0)).batches[0].inputs
     assert inputs["text2"] is inputs["text1"]
     assert "score" not in inputs
     loop.model.train()
@@ -131,10 +134,10 @@ def test_recall_and_mrr_come_from_the_ranks(few):
 def test_encoders_are_saved_as_transformers_reads_them(shared, tmp_path):
     run = ready(spec_of({"shared": shared}), rows=4)
     loop = run.loop()
-    loop.module.save_pretrained(tmp_path / "saved")
+    loop.state.module.save_pretrained(tmp_path / "saved")
     for number, folder in enumerate([""] if shared else ["text1", "text2"]):
         read = AutoModel.from_pretrained(tmp_path / "saved" / folder, dtype="float64").state_dict()
-        own = loop.module.encoders[number].state_dict()
+        own = loop.state.module.encoders[number].state_dict()
         assert set(read) == set(own)
         assert all(torch.equal(value, own[name]) for name, value in read.items())
 
@@ -144,7 +147,7 @@ def test_pooling_leaves_padding_out(few):
     loop.model.eval()
     long, short = few.recipe.processor(["river stone house garden winter", "river stone"])["input_ids"]
     rows = [{"text1.input_ids": ids, "text1.attention_mask": [1] * len(ids)} for ids in (long, short)]
-    together, alone = (loop.recipe.collate(group) for group in (rows, rows[1:]))
+    together, alone = (loop.objective.recipe.collate(group) for group in (rows, rows[1:]))
     vectors = [loop.model(batch["text1"], batch["text2"])[-1] for batch in (together, alone)]
     torch.testing.assert_close(vectors[0], vectors[1])
 
@@ -153,13 +156,13 @@ def evaluating(**task: Any):
     """A loop whose model drops nothing, and a batch of pairs."""
     loop = ready(spec_of(task), rows=8).loop()
     loop.model.eval()
-    return loop, next(loop.updates(0)).batches[0].inputs
+    return loop, next(loop.state.updates(0)).batches[0].inputs
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_vectors_are_pooled_as_asked(pooling):
     loop, batch = evaluating(pooling=pooling)
-    states = loop.module.encoders[0](**batch["text1"]).last_hidden_state
+    states = loop.state.module.encoders[0](**batch["text1"]).last_hidden_state
     kept = [row[: int(mask.sum())] for row, mask in zip(states, batch["text1"]["attention_mask"], strict=True)]
     pooled = torch.stack([row.mean(0) if pooling == "mean" else row[0] for row in kept])
     vectors = loop.model(batch["text1"], batch["text2"])
@@ -169,7 +172,7 @@ def test_vectors_are_pooled_as_asked(pooling):
 def test_each_side_has_its_own_encoder_where_they_are_not_shared():
     loop, batch = evaluating(shared=False)
     before = loop.model(batch["text1"], batch["text2"])
-    loop.module.encoders[1].embeddings.word_embeddings.weight.data.mul_(3)
+    loop.state.module.encoders[1].embeddings.word_embeddings.weight.data.mul_(3)
     after = loop.model(batch["text1"], batch["text2"])
     assert torch.equal(after[:, 0], before[:, 0])
     assert not torch.allclose(after[:, 1], before[:, 1])
@@ -180,7 +183,8 @@ def test_cosines_learn_scores_as_parts_of_the_highest():
     vectors = loop.model(batch["text1"], batch["text2"])
     cosines = (vectors[:, 0] * vectors[:, 1]).sum(-1)
     expected = (cosines - batch["score"] / 8).square().mean()
-    torch.testing.assert_close(loop.recipe.loss(loop.model, batch).terms["loss"], expected, check_dtype=False)
+    terms = loop.objective.recipe.loss(vectors, batch, training=True)
+    torch.testing.assert_close(terms["loss"], expected, check_dtype=False)
     assert batch["score"].max() > 0
 
 
@@ -188,8 +192,53 @@ def test_columns_that_a_split_lacks_are_named(few):
     recipe: Recipe = type(few.recipe)(spec_of({"self_pairs": True}))
     train = Dataset.from_dict({"text1": ["a", "b"]})
     with pytest.raises(DataError, match="the recipe reads 'text2'"):
-        recipe.check({"train": train, "validation": train})
-    recipe.check({"train": train, "validation": Dataset.from_dict({"text1": ["a"], "text2": ["b"], "score": [1.0]})})
+        learn_and_check(recipe, {"train": train, "validation": train})
+    whole = Dataset.from_dict({"text1": ["a"], "text2": ["b"], "score": [1.0]})
+    learn_and_check(recipe, {"train": train, "validation": whole})
+
+
+def test_self_pairs_are_evaluated_by_a_score_and_predicted_without():
+    run = ready(spec_of({"self_pairs": True}), rows=6)
+    recipe, bare = run.recipe, Dataset.from_dict({"text1": ["a"], "text2": ["b"]})
+    assert target_columns(recipe) == ["score"]
+    recipe.check(bare, "validation")
+    rows = recipe.preprocess(bare, "validation")
+    vectors = np.ones((1, 2, 4)) / 2
+    assert recipe.answer({"vectors": vectors[0]}, rows[0])["cosine"] == 1.0
+    with pytest.raises(DataError, match="rows that are evaluated need a 'score'"):
+        recipe.score({"vectors": vectors}, rows)
+
+
+def test_correlations_are_those_of_the_cosines():
+    recipe = ready(spec_of({"objective": "cosine"}), rows=4).recipe
+    angles = np.array([0.0, 0.5, 1.0, 1.5])
+    second = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    vectors = np.stack([np.tile([1.0, 0.0], (4, 1)), second], axis=1)
+    rows = Dataset.from_dict({"score": (5 * np.cos(angles)).tolist()})
+    assert recipe.score({"vectors": vectors}, rows) == pytest.approx({"spearman": 1.0, "pearson": 1.0})
+    backwards = Dataset.from_dict({"score": angles.tolist()})
+    assert recipe.score({"vectors": vectors}, backwards)["spearman"] == pytest.approx(-1.0)
+
+
+def test_an_answer_has_the_cosine_and_both_embeddings(few):
+    answer = few.recipe.answer({"vectors": np.array([[0.6, 0.8], [1.0, 0.0]])}, few.rows["validation"][0])
+    assert answer == {"cosine": pytest.approx(0.6), "text1": [0.6, 0.8], "text2": [1.0, 0.0]}
+
+
+def test_a_pair_is_described_by_both_texts_and_its_score():
+    run = ready(spec_of({"objective": "cosine"}), rows=4)
+    row = run.rows["validation"][0]
+    described = run.recipe.describe(row)
+    tokens = [run.recipe.processor.convert_ids_to_tokens(row[f"{side}.input_ids"]) for side in ("text1", "text2")]
+    assert [[piece.text for piece in line] for line in described.lines] == tokens
+    assert [piece.role for piece in described.lines[0]][:2] == ["special", "context"]
+    assert described.facts == {"score": f"{row['score']:g}"}
+
+
+def test_only_contrasts_need_the_whole_update():
+    kinds = {"contrastive": True, "cosine": False}
+    for objective, whole in kinds.items():
+        assert installed().recipe("two_tower")(spec_of({"objective": objective})).whole_update is whole
 
 
 def test_self_pairs_have_no_score_to_learn():

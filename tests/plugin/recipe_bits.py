@@ -1,59 +1,139 @@
-"""A stranger's package: is a row of bits mostly ones? With a callback and an optimizer of its own."""
+"""A stranger's package: are most bits of a row ones? With a callback, an optimizer and a technique of its own."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
+from typing_extensions import override
 
-from taskrecipe.core.plugins import Callback, Listener, Optimizer
-from taskrecipe.core.recipe import Column, Recipe
-from taskrecipe.core.spec.table import Count, TaskOptions
+from taskrecipe import (
+    Batch,
+    Callback,
+    Column,
+    Compute,
+    Computed,
+    Control,
+    Count,
+    Direction,
+    Effect,
+    Event,
+    Group,
+    Listener,
+    Optimizer,
+    Predictions,
+    Recipe,
+    Row,
+    Splits,
+    TaskOptions,
+    Technique,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from datasets import Dataset
+
+    from taskrecipe import ModelSource
 
 
 class Options(TaskOptions):
-    """What `[task]` takes."""
+    """The keys of `[task]`."""
 
     hidden: Count = Field(default=16, le=4096, description="Width of the hidden layer.")
 
 
 class Bits(Recipe):
-    """Is a row of bits mostly ones?"""
+    """Are most bits of a row ones?"""
 
     Options = Options
+    uses_model = False
+    smooths_labels = True
     sample_settings: ClassVar = {"train.learning_rate": 0.02, "train.epochs": 3, "train.batch_size": 16}
 
-    def metrics(self):
+    @override
+    def metrics(self) -> dict[str, Direction]:
         return {"accuracy": "max"}
 
-    def columns(self):
-        return {"bits": Column("nine numbers, 0 or 1"), "labels": Column("1 if most of them are 1, else 0")}
+    @override
+    def columns(self) -> dict[str, Column]:
+        return {"bits": Column("nine numbers, 0 or 1"), "label": Column("'many' or 'few' ones", target=True)}
 
-    def sample(self, folder):
+    @override
+    def sample(self, folder: Path) -> Splits:
         import numpy as np
         from datasets import Dataset
 
         bits = np.random.default_rng(0).integers(0, 2, (320, 9))
-        rows = Dataset.from_dict({"bits": bits.tolist(), "labels": (bits.sum(1) > 4).astype(int).tolist()})
+        labels = ["many" if ones > 4 else "few" for ones in bits.sum(1)]
+        rows = Dataset.from_dict({"bits": bits.tolist(), "label": labels})
         return {"train": rows.select(range(256)), "validation": rows.select(range(256, 320))}
 
-    def load_model(self, source):
-        import torch
-        from transformers.modeling_outputs import SequenceClassifierOutput
+    @override
+    def learn(self, rows: Dataset) -> None:
+        from taskrecipe.data import learn_classes
 
-        class Network(torch.nn.Sequential):
-            def forward(self, bits, labels):
-                logits = super().forward(bits.to(self[0].weight.dtype))
-                return SequenceClassifierOutput(torch.nn.functional.cross_entropy(logits, labels), logits)
+        self.labels = learn_classes(rows, "label")
 
-        hidden = self.options.hidden
-        return Network(torch.nn.Linear(9, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 2))
+    @override
+    def check(self, rows: Dataset, split: str) -> None:
+        from taskrecipe.data import check_classes
 
-    def predictions(self, model, batch, outputs):
-        return {"right": outputs.logits.argmax(-1) == batch["labels"]}
+        check_classes(rows, split, "label", self.labels)
 
-    def score(self, predictions, rows):
-        return {"accuracy": float(predictions["right"].mean())}
+    @override
+    def preprocess(self, rows: Dataset, split: str) -> Dataset:
+        from taskrecipe.data import add_labels
+
+        return add_labels(rows.select_columns("bits"), rows, "label", self.labels)
+
+    @override
+    def load_model(self, source: ModelSource) -> torch.nn.Module:
+        from torch.nn import Linear, ReLU, Sequential
+
+        return Sequential(Linear(9, self.options.hidden), ReLU(), Linear(self.options.hidden, len(self.labels)))
+
+    @override
+    def forward(self, model: torch.nn.Module, batch: Batch) -> Any:
+        return model(batch["bits"].to(next(model.parameters()).dtype))
+
+    @override
+    def loss(self, outputs: Any, batch: Batch, training: bool) -> dict[str, torch.Tensor]:
+        from torch.nn.functional import cross_entropy
+
+        smoothing = self.spec.train.label_smoothing if training else 0.0
+        return {"loss": cross_entropy(outputs, batch["labels"], label_smoothing=smoothing)}
+
+    @override
+    def predict(self, outputs: Any, batch: Batch) -> Predictions:
+        return {"label": outputs.argmax(-1)}
+
+    @override
+    def score(self, predictions: Predictions, rows: Dataset) -> dict[str, float]:
+        return {"accuracy": float((predictions["label"] == rows["labels"]).mean())}
+
+    @override
+    def answer(self, prediction: Row, row: Row) -> Any:
+        return {"label": self.labels[int(prediction["label"])]}
+
+
+class FlipBits(Technique):
+    """Trains on each row's opposite too: its bits flipped, and its label with them."""
+
+    changes_loss = True
+
+    @override
+    def build(self, recipe: Recipe, source: ModelSource) -> Effect:
+        return _FlippedToo()
+
+
+class _FlippedToo(Effect):
+    @override
+    def loss(self, compute: Compute, model: torch.nn.Module, batch: Batch) -> Computed:
+        plain = compute(model, batch)
+        flipped = compute(model, {**batch, "bits": 1 - batch["bits"], "labels": 1 - batch["labels"]})
+        return Computed(plain.outputs, {"loss": (plain.terms["loss"] + flipped.terms["loss"]) / 2})
 
 
 class CountUpdates(Callback):
@@ -61,6 +141,7 @@ class CountUpdates(Callback):
 
     limit: Count = Field(description="Updates to stop after.")
 
+    @override
     def build(self) -> Listener:
         return _Counter(self.limit)
 
@@ -69,27 +150,31 @@ class _Counter(Listener):
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
 
-    def hear(self, event: Any, control: Any) -> None:
+    @override
+    def on_event(self, event: Event, control: Control) -> None:
         self.count += event.name == "update"
         if self.count >= self.limit:
             control.stop(f"{self.count} updates counted")
 
-    def state(self):
+    @override
+    def state(self) -> dict[str, Any]:
         return {"count": self.count}
 
-    def restore(self, state):
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
         self.count = state["count"]
 
 
 class Sign(Optimizer):
     """Moves each weight by the sign of its gradient."""
 
-    def build(self, groups, learning_rate):
+    @override
+    def build(self, groups: list[Group], learning_rate: float) -> torch.optim.Optimizer:
         import torch
 
         class SignDescent(torch.optim.Optimizer):
             @torch.no_grad()
-            def step(self, closure=None):
+            def step(self, closure: Any = None) -> None:
                 for group in self.param_groups:
                     for parameter in group["params"]:
                         if parameter.grad is not None:

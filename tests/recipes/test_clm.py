@@ -1,21 +1,29 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
-import weakref
 from itertools import chain, pairwise
 
 import pytest
 import torch
 from datasets import Dataset
-from languageruns import TEXTS, language_loop, language_spec, model_source, prepared, sample_run, tiny_model
-from loops import evaluated
+from tests.support.languageruns import (
+    TEXTS,
+    language_loop,
+    language_spec,
+    model_source,
+    prepared,
+    sample_run,
+    tiny_model,
+)
+from tests.support.loops import evaluated, gradients, interrupted
 from tokenizers import processors
 
-from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.recipes.clm import keeps_documents_apart
-from taskrecipe.recipes.language import IGNORED
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.recipe import IGNORED
+from taskrecipe.text.packs import keeps_rows_apart
 
 
 def tokens_of(recipe, texts=TEXTS, end="eos"):
@@ -120,7 +128,7 @@ def test_a_document_in_a_pack_gets_the_logits_it_gets_alone(kind):
     recipe, splits = prepared(spec)
     model = tiny_model(recipe).eval()
     batch = recipe.collate(list(splits["train"]))
-    together = recipe.loss(model, batch).outputs.logits
+    together = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
     compared = 0
     for row, logits in zip(splits["train"], together, strict=True):
         bounds = [*(i for i, p in enumerate(row["position_ids"]) if p == 0), len(row["input_ids"])]
@@ -145,7 +153,7 @@ def test_no_token_is_predicted_from_another_document():
     batch = recipe.collate(list(splits["train"]))
     documents = sum(row["position_ids"].count(0) for row in splits["train"])
     tokens = len(joined(splits["train"]))
-    assert recipe.weights(batch) == {"loss": tokens - documents}
+    assert recipe.loss_counts(batch) == {"loss": tokens - documents}
     assert (batch["labels"][batch["position_ids"] == 0] == IGNORED).all()
 
 
@@ -154,38 +162,105 @@ def test_an_architecture_that_mixes_packed_documents_is_refused(kind):
     config = {"word_embed_proj_dim": 64} if kind == "opt" else {}
     spec = language_spec("clm", {"rows": "packs"}, model={"type": kind, "config": config})
     recipe, _ = prepared(spec)
-    with pytest.raises(UsageError, match=rf"a {kind} model attends from one packed document to another"):
+    with pytest.raises(UsageError, match=rf"a {kind} model attends from one packed row to another"):
         recipe.load_model(model_source(spec))
 
 
 def test_the_packing_probe_leaves_the_model_as_it_was():
     recipe, _ = prepared(language_spec("clm", {"rows": "packs"}))
     model = tiny_model(recipe)
-    assert keeps_documents_apart(model.train())
+    assert keeps_rows_apart(model.train())
     assert model.training
 
 
 # Evaluation ----------------------------------------------------------------------------------------------
 
 
-def test_evaluation_keeps_no_logits_and_three_numbers_a_row():
+def test_evaluation_keeps_three_numbers_a_row():
     """So memory stays the same for any number of rows, however large the vocabulary."""
     loop = language_loop(language_spec("clm", {"rows": "documents"}, evaluate={"batch_size": 1}))
-    kept: list[weakref.ref[torch.Tensor]] = []
-    most = 0
+    recipe = loop.objective.recipe
+    batch = recipe.collate(loop.evaluations[0].rows.__getitems__([0, 1, 2]))
+    predictions = recipe.predict(recipe.forward(loop.model.eval(), batch), batch)
+    assert {tuple(value.shape) for value in predictions.values()} == {(3,)}
 
-    def watch(_module, _inputs, outputs):
-        nonlocal most
-        kept.append(weakref.ref(outputs.logits))
-        most = max(most, sum(one() is not None for one in kept))
 
-    loop.module.register_forward_hook(watch)
-    evaluated(loop)
-    assert len(kept) > 5
-    assert most <= 2  # the batch at hand, and the one before until its name is taken
-    batch = loop.recipe.collate(loop.evaluations[0].rows.__getitems__([0, 1, 2]))
-    outputs = loop.recipe.loss(loop.model, batch).outputs
-    assert {len(value) for value in loop.recipe.predictions(loop.model, batch, outputs).values()} == {3}
+# Rows of an update in packs ------------------------------------------------------------------------------
+
+
+def packing_spec(packing, **tables):
+    train = {"batch_size": 7, **tables.pop("train", {})}
+    return language_spec("clm", {"rows": "documents", "length": 48, "packing": packing}, train=train, **tables)
+
+
+@pytest.mark.parametrize("accumulate", [1, 7])
+def test_packing_changes_neither_gradients_nor_metrics(accumulate):
+    """In parts of a single row nothing is packed."""
+    plain = language_loop(packing_spec(False), dropout=True)
+    packed = language_loop(packing_spec(True, train={"accumulate": accumulate}), dropout=True)
+    update = next(packed.state.updates(0))
+    assert max(len(batch.inputs["input_ids"]) for batch in update.batches) < 7
+    for one, other in zip(gradients(plain, 0), gradients(packed, 0), strict=True):
+        assert (one - other).abs().max() < 1e-12
+    assert evaluated(plain) == pytest.approx(evaluated(packed), rel=1e-12)
+
+
+def test_a_packed_run_goes_on_where_it_was_stopped():
+    def loop():
+        return language_loop(packing_spec(True, train={"epochs": 4, "batch_size": 3}), dropout=True)
+
+    whole = loop()
+    list(whole.run())
+    resumed = interrupted(loop(), loop(), after=5).state.module.state_dict()
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.state.module.state_dict().items())
+
+
+def test_only_documents_are_packed():
+    with pytest.raises(ValueError, match="packing = true is for rows = 'documents'"):
+        language_spec("clm", {"packing": True})
+
+
+# Answers and descriptions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", ["chunks", "packs", "documents"])
+def test_the_answer_is_the_loss_of_a_row_and_its_tokens(rows):
+    loop = language_loop(language_spec("clm", {"rows": rows, "length": 64}))
+    recipe, stored = loop.objective.recipe, loop.evaluations[0].rows
+    for row in stored:
+        alone = recipe.collate([row])
+        with torch.no_grad():
+            outputs = recipe.forward(loop.model.eval(), alone)
+        prediction = {name: value[0] for name, value in recipe.predict(outputs, alone).items()}
+        loss = float(recipe.loss(outputs, alone, training=False)["loss"])
+        documents = row["position_ids"].count(0) if rows == "packs" else 1
+        assert recipe.answer(prediction, row) == pytest.approx(
+            {"loss": loss, "perplexity": math.exp(loss), "tokens": len(row["input_ids"]) - documents}
+        )
+
+
+def test_every_token_of_a_row_but_the_first_is_described_as_trained():
+    recipe, splits = prepared(language_spec("clm"))
+    for row in splits["train"]:
+        (line,) = recipe.describe(row).lines
+        assert [piece.text for piece in line] == recipe.processor.convert_ids_to_tokens(row["input_ids"])
+        assert line[0].role != "trained"
+        assert {piece.role for piece in line[1:]} == {"trained"}
+
+
+def test_packed_documents_are_described_line_by_line():
+    recipe, splits = prepared(language_spec("clm", {"rows": "packs", "length": 64}))
+    for row in splits["train"]:
+        lines = recipe.describe(row).lines
+        assert [len(line) for line in lines] == [
+            end - start
+            for start, end in pairwise(
+                [*(i for i, p in enumerate(row["position_ids"]) if p == 0), len(row["input_ids"])]
+            )
+        ]
+        batch = recipe.collate([row])
+        trained = [piece.role == "trained" for line in lines for piece in line]
+        assert trained == (batch["labels"][0] != IGNORED).tolist()
 
 
 # Hostile data --------------------------------------------------------------------------------------------
@@ -231,7 +306,7 @@ def test_any_text_comes_back_from_a_trained_tokenizer(text):
 
 def test_a_block_of_a_stream_is_cut_by_itself_and_may_be_empty():
     spec = language_spec("clm", data={"streaming": True}, train={"updates": 3})
-    with pytest.warns(UserWarning, match="the tokenizer learns from the first 7 rows of the stream"):
+    with pytest.warns(UserWarning, match="the tokenizer is trained on the first 7 rows of the stream"):
         recipe, _ = prepared(spec)
     block = Dataset.from_dict({"text": TEXTS})
     assert joined(recipe.preprocess(block, "train")) == joined(recipe.preprocess(block, "train"))
@@ -262,7 +337,7 @@ keep = 9
 
 
 def test_a_run_over_a_stream_goes_on_where_it_was_stopped(zygote, tmp_path):
-    """Over several blocks of rows, with a tokenizer learnt from the first of them."""
+    """Over several blocks of rows, with a tokenizer trained on the first of them."""
     (tmp_path / "stream.toml").write_text(STREAM)
     (tmp_path / "train.txt").write_text("".join(f"line {i} says {i * 7919 % 1000}\n" for i in range(3000)))
     (tmp_path / "validation.txt").write_text("\n".join(TEXTS))
@@ -290,7 +365,7 @@ def test_only_chunks_have_a_tail():
 
 
 def test_a_tokenizer_without_an_end_of_text_token_needs_another_separator(tmp_path):
-    from taskrecipe.core.sample_text import write_tiny_bert
+    from taskrecipe.text import write_tiny_bert
 
     write_tiny_bert(tmp_path, ["a", "b"])
     spec = language_spec("clm", {"tokenizer": None, "size": None}, model={"type": None, "name": str(tmp_path)})
@@ -301,7 +376,7 @@ def test_a_tokenizer_without_an_end_of_text_token_needs_another_separator(tmp_pa
 # Sample --------------------------------------------------------------------------------------------------
 
 
-def test_the_sample_is_learnt_far_below_what_word_counts_give():
+def test_the_sample_is_learned_far_below_what_word_counts_give():
     """Untrained, perplexity is the vocabulary's size; word counts alone would give 70."""
     spec = language_spec(
         "clm", {"length": 64, "tokenizer": None}, train={"epochs": 3, "batch_size": 16, "learning_rate": 5e-3}

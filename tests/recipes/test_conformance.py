@@ -1,6 +1,6 @@
 """Our own recipes pass the kit that we give to others."""
 
-from taskrecipe.core.testing import conformance
+from taskrecipe.testing import conformance
 
 test_clm = conformance("clm")
 test_detection = conformance("detection")

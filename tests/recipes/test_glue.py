@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset
-from loops import evaluated, trained
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-from textruns import ready, same_splits, text_spec
+from tests.support.loops import evaluated, trained
+from tests.support.textruns import ready, same_splits, text_spec
 
-from taskrecipe.core.data.load import load
-from taskrecipe.core.errors import DataError
-from taskrecipe.core.model import ModelSource
-from taskrecipe.core.registry import installed
-from taskrecipe.core.sample_text import vocabulary, write_tiny_bert
-from taskrecipe.core.spec.resolve import resolve
+from taskrecipe.data.load import load_data
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.model import ModelSource
+from taskrecipe.plugins.registry import installed
 from taskrecipe.recipes.glue import TASKS
+from taskrecipe.spec.resolve import resolve
+from taskrecipe.text import vocabulary, write_tiny_bert
 
 SPECS = Path(__file__).parents[2] / "specs" / "glue"
 CLASSES = [name for name, task in TASKS.items() if task.labels]
@@ -54,7 +54,7 @@ def test_classes_are_scored_as_scikit_learn_does(name):
     made = ready(text_spec("glue", {"name": name}), rows=12)
     random = np.random.default_rng(0)
     right, predicted = random.integers(0, len(TASKS[name].labels), (2, 200))
-    numbers = made.recipe.score({"predictions": predicted, "references": right}, None)
+    numbers = made.recipe.score({"label": predicted}, Dataset.from_dict({"labels": right}))
     assert numbers == pytest.approx({metric: EXPECTED[metric](right, predicted) for metric in TASKS[name].metrics})
     assert list(numbers) == list(made.recipe.metrics())
 
@@ -68,7 +68,7 @@ def test_numbers_are_scored_as_scipy_does(name, regression):
         "spearman": spearmanr(right, predicted).statistic,
         "mse": np.mean((right - predicted) ** 2),
     }
-    numbers = made.recipe.score({"predictions": predicted, "references": right}, None)
+    numbers = made.recipe.score({"value": predicted}, Dataset.from_dict({"labels": right}))
     assert numbers == pytest.approx({metric: expected[metric] for metric in made.recipe.metrics()})
 
 
@@ -90,7 +90,7 @@ def test_mnli_reports_each_split_under_its_own_name():
     for split in ("matched", "mismatched"):
         batch = made.recipe.collate(list(made.rows[split]))
         with torch.no_grad():
-            outputs = loop.module.eval()(**batch)
+            outputs = loop.state.module.eval()(**batch)
         expected = (outputs.logits.argmax(-1) == batch["labels"]).double().mean().item()
         assert numbers[f"{split}/accuracy"] == pytest.approx(expected)
         assert numbers[f"{split}/loss"] == pytest.approx(outputs.loss.item())
@@ -119,7 +119,7 @@ def test_a_model_that_knows_the_labels_in_another_order_keeps_it(tmp_path):
     assert after == [1 - label for label in before]
     # F1 is still that of "equivalent", which is now class 0.
     right, predicted = np.random.default_rng(1).integers(0, 2, (2, 50))
-    numbers = recipe.score({"predictions": predicted, "references": right}, None)
+    numbers = recipe.score({"label": predicted}, Dataset.from_dict({"labels": right}))
     assert numbers["f1"] == pytest.approx(f1_score(right, predicted, pos_label=0))
 
 
@@ -131,7 +131,7 @@ def test_other_labels_of_the_model_are_not_trusted(tmp_path):
 
 @pytest.mark.parametrize("name", ["mrpc", "mnli"])
 def test_label_names_are_saved_with_the_model(name, tmp_path):
-    ready(text_spec("glue", {"name": name}), rows=12).loop().module.save_pretrained(tmp_path)
+    ready(text_spec("glue", {"name": name}), rows=12).loop().state.module.save_pretrained(tmp_path)
     config = ModelSource(str(tmp_path)).config()
     assert config.id2label == dict(enumerate(TASKS[name].labels))
     assert config.label2id == {label: i for i, label in enumerate(TASKS[name].labels)}
@@ -156,7 +156,7 @@ def test_any_numbers_can_be_predicted(labels):
     made = prepared("single", single(*labels), regression=True)
     loop = made.loop(text_spec("glue", {"name": "single", "regression": True}, train={"epochs": 1}), torch.float32)
     batch = made.recipe.collate(list(made.rows["train"]))
-    assert made.recipe.weights(batch) == {"loss": 4.0}
+    assert made.recipe.loss_counts(batch) == {"loss": 4.0}
     assert trained(loop)["mse"] == pytest.approx(evaluated(loop)["loss"], rel=1e-5)
 
 
@@ -169,7 +169,7 @@ def test_the_spec_for_ones_own_file_reads_it(tmp_path):
     sets = [f"data.files.train='{tmp_path / 'mine.csv'}'", f"model.name='{tmp_path / 'model'}'"]
     spec = resolve(SPECS / "own_csv.toml", sets).spec
     recipe = installed().recipe(spec.recipe)(spec)
-    loaded = load(spec, recipe, tmp_path)
+    loaded = load_data(spec, recipe, tmp_path)
     assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 27, "validation": 3}
     assert recipe.labels == ["billing", "delivery", "other"]
 
@@ -179,6 +179,47 @@ def test_every_task_has_a_spec(name):
     spec = resolve(SPECS / f"{name}.toml").spec
     assert (spec.recipe, spec.task.name, spec.data.path, spec.data.name) == ("glue", name, "nyu-mll/glue", name)
     assert spec.data.offline == "sample"
+
+
+# Answers and descriptions ---------------------------------------------------------------------------------
+
+
+def test_a_class_is_answered_by_its_name_with_all_probabilities():
+    recipe = prepared("single", single("no", "yes", "maybe")).recipe
+    answer = recipe.answer({"label": np.int64(2), "probabilities": np.array([0.25, 0.25, 0.5])}, {})
+    assert answer == {
+        "label": recipe.labels[2],
+        "probabilities": dict(zip(recipe.labels, [0.25, 0.25, 0.5], strict=True)),
+    }
+
+
+def test_a_number_is_answered_as_it_is():
+    recipe = prepared("single", single(1.0, 2.0), regression=True).recipe
+    assert recipe.answer({"value": np.float32(1.5)}, {}) == {"value": 1.5}
+
+
+@pytest.mark.parametrize(("labels", "regression", "shown"), [(("no", "yes"), False, "yes"), ((1.0, 2.5), True, "2.5")])
+def test_a_row_is_described_by_its_tokens_and_its_label(labels, regression, shown):
+    made = prepared("single", single(*labels), regression=regression)
+    row = made.rows["train"][1]
+    described = made.recipe.describe(row)
+    assert [[(piece.text, piece.role) for piece in line] for line in described.lines] == [
+        [("[CLS]", "special"), ("the", "context"), ("sailor", "context"), ("waits", "context"), ("[SEP]", "special")]
+    ]
+    assert described.facts == {"label": shown}
+    del row["labels"]
+    assert made.recipe.describe(row).facts == {}
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_rows_without_a_label_are_checked_and_preprocessed(regression):
+    made = prepared("single", single(1, 2), regression=regression)
+    bare = Dataset.from_list([{"sentence": "the sailor waits"}] * 3)
+    made.recipe.check(bare, "test")
+    rows = made.recipe.preprocess(bare, "test")
+    assert len(rows) == 3
+    assert "labels" not in rows.column_names
+    assert rows[0]["input_ids"] == made.rows["train"][0]["input_ids"]
 
 
 # Rows that are refused ------------------------------------------------------------------------------------
@@ -210,7 +251,7 @@ def test_a_class_that_training_has_not_seen_is_named(label):
 def test_a_secret_label_is_named():
     named = Dataset.from_list(single(0, 1)).cast_column("label", ClassLabel(names=["no", "yes"]))
     secret = Dataset.from_list(single(0, -1)).cast_column("label", ClassLabel(names=["no", "yes"]))
-    with pytest.raises(DataError, match=r"split 'validation', row 1, column 'label': -1 .*kept secret"):
+    with pytest.raises(DataError, match=r"split 'validation', row 1, column 'label': -1 .*not published"):
         ready(text_spec("glue", {"name": "single"}), {"train": named, "validation": secret})
 
 
@@ -233,3 +274,8 @@ def test_a_sentence_that_is_no_text_is_named(sentence, message):
     rows = [{"sentence": sentence, "label": label} for label in (0, 1)]
     with pytest.raises(DataError, match=f"split 'train', row 0, column 'sentence': {message}"):
         prepared("single", rows)
+
+
+def test_a_model_with_too_few_positions_is_refused():
+    with pytest.raises(UsageError, match=r"\[task\]\.max_length is 4096; the model takes \d+ tokens at most"):
+        prepared("single", single(0, 1), max_length=4096)

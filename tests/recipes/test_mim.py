@@ -1,21 +1,23 @@
-"""Masked image modelling: what is hidden, what it costs, and the promises of the loop."""
+"""Masked image modeling: what is hidden, what it costs, and the promises of the loop."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset, Features, Image
-from loops import evaluated, gradients, interrupted, trained, weights
-from visionruns import Ready, encoded, prepared, sample, vision_loop, vision_spec
+from tests.support.loops import evaluated, gradients, interrupted, trained, weights
+from tests.support.visionruns import Ready, encoded, prepared, sample, vision_loop, vision_spec
 
-from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.model import ModelSource
-from taskrecipe.core.registry import installed
+from taskrecipe.data.images import open_rgb
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.model import ModelSource
+from taskrecipe.plugins.registry import installed
 
 KINDS: dict[str, dict[str, Any]] = {
     "vit": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
@@ -34,12 +36,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def few() -> Ready:
-    """22 pictures: two full updates and a short one."""
+    """22 images: two full updates and a short one."""
     return prepared(vision_spec("mim"), rows=22)
 
 
 def model_of(kind: str, folder: Path, task: dict[str, Any] | None = None, **values: Any) -> tuple[Any, Any]:
-    """The recipe and a model of `kind`, for pictures of 32 pixels and patches of 4."""
+    """The recipe and a model of `kind`, for images of 32 pixels and patches of 4."""
     from transformers import AutoConfig
 
     shutil.copytree(sample("mim")[1], folder, dirs_exist_ok=True)
@@ -54,13 +56,27 @@ def batch_of(recipe: Any, count: int, training: bool = True) -> Any:
     return recipe.collate([recipe.example(row, np.random.default_rng(i), training) for i, row in enumerate(rows)])
 
 
+def evaluated_masks(loop: Any) -> torch.Tensor:
+    """The masks of all rows, as the model sees them in an evaluation."""
+    recipe, seen = loop.evaluations[0].recipe, []
+    forward = recipe.forward
+
+    def watch(model: Any, batch: Any) -> Any:
+        seen.append(batch["bool_masked_pos"])
+        return forward(model, batch)
+
+    recipe.forward = watch
+    evaluated(loop)
+    return torch.cat(seen)
+
+
 # Masks ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("square", "ratio", "hidden"), [(4, 0.5, 32), (8, 0.6, 40), (16, 0.3, 32)])
 def test_whole_squares_are_hidden_and_as_many_as_asked(square: int, ratio: float, hidden: int, tmp_path: Path) -> None:
     recipe, _ = model_of("vit", tmp_path, {"mask_patch_size": square, "mask_ratio": ratio})
-    mask = recipe._mask(32, np.random.default_rng(0)).reshape(8, 8)
+    mask = recipe._draw_mask(32, np.random.default_rng(0)).reshape(8, 8)
     assert mask.sum() == hidden
     scale = square // 4
     grid = mask.reshape(8 // scale, scale, 8 // scale, scale)
@@ -71,9 +87,9 @@ def test_masks_are_redrawn_in_training_and_stay_in_evaluation(few: Ready) -> Non
     def masks(purpose: str, epoch: int) -> torch.Tensor:
         loop = vision_loop(few, vision_spec("mim", train={"epochs": 2, "order": "sequential"}))
         if purpose == "evaluation":
-            return torch.cat([b.inputs["bool_masked_pos"] for b in loop.evaluations[0]._load(range(3))])
+            return evaluated_masks(loop)
         first = epoch * loop.per_epoch
-        return torch.cat([next(loop.updates(first + i)).batches[0].inputs["bool_masked_pos"] for i in range(3)])
+        return torch.cat([next(loop.state.updates(first + i)).batches[0].inputs["bool_masked_pos"] for i in range(3)])
 
     assert torch.equal(masks("evaluation", 0), masks("evaluation", 0))
     assert torch.equal(masks("training", 0), masks("training", 0))
@@ -100,7 +116,7 @@ def test_the_loss_is_the_models_own_but_for_its_small_number(kind: str, tmp_path
     recipe, model = model_of(kind, tmp_path)
     model.eval()
     batch = batch_of(recipe, 4)
-    assert torch.isclose(recipe.loss(model, batch).terms["loss"], model(**batch).loss, rtol=1e-6)
+    assert torch.isclose(recipe.loss(model(**batch), batch, training=False)["loss"], model(**batch).loss, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])
@@ -108,7 +124,7 @@ def test_only_hidden_pixels_count(kind: str, tmp_path: Path) -> None:
     recipe, model = model_of(kind, tmp_path)
     model.eval()
     batch = batch_of(recipe, 2)
-    before = recipe.loss(model, batch).terms["loss"]
+    before = recipe.loss(recipe.forward(model, batch), batch, training=False)["loss"]
     hidden = batch["bool_masked_pos"].reshape(2, 1, 8, 8).repeat_interleave(4, 2).repeat_interleave(4, 3)
     drawn = model(**batch).reconstruction
     expected = (drawn - batch["pixel_values"]).abs()[hidden.expand(-1, 3, -1, -1)].mean()
@@ -120,15 +136,30 @@ def test_psnr_is_measured_in_stored_pixels(few: Ready) -> None:
     batch = batch_of(recipe, 3, training=False)
     off = 0.1  # by a tenth of the range of stored pixels, which is 20 dB
     drawn = batch["pixel_values"] + off / recipe.processor.image_std[0]
-    found = recipe.predictions(torch.nn.Identity(), batch, drawn)
-    numbers = recipe.score({"mse": found["mse"].numpy()}, few.rows["validation"])
+    found = recipe.predict(SimpleNamespace(reconstruction=drawn), batch)["mse"].numpy()
+    numbers = recipe.score({"mse": found}, few.rows["validation"])
     assert numbers["psnr"] == pytest.approx(20.0, abs=1e-4)
+    answer = recipe.answer({"mse": found[0]}, few.rows["validation"][0])
+    assert answer == {"mse": pytest.approx(0.01, rel=1e-4), "psnr": pytest.approx(20.0, abs=1e-4)}
 
 
-# Pictures ------------------------------------------------------------------------------------------------
+def test_a_described_image_shows_what_is_hidden(few: Ready) -> None:
+    (row,) = few.rows["validation"].select([0])
+    example = few.recipe.example(row, np.random.default_rng(0), training=False)
+    described = few.recipe.describe(example)
+    (hidden,) = described.shapes
+    assert described.image.size == (48, 48)
+    stored = open_rgb(row["image"])[0]
+    assert np.abs(np.asarray(described.image).astype(int) - np.asarray(stored).astype(int)).max() <= 1
+    assert hidden.mask.shape == (48, 48)
+    assert np.array_equal(hidden.mask[::8, ::8].ravel(), example["bool_masked_pos"])
+    assert (hidden.mask.mean(), described.facts) == (0.5, {"hidden": "50%"})
 
 
-def test_evaluation_sees_the_middle_of_a_picture_and_training_varies_it(few: Ready) -> None:
+# Images --------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_sees_the_middle_of_an_image_and_training_varies_it(few: Ready) -> None:
     pixels = np.zeros((48, 144, 3), np.uint8)
     pixels[:, 48:96] = 255
     row = {"image": encoded(pixels)}
@@ -148,17 +179,17 @@ def test_odd_sizes_are_taken(size: tuple[int, int], few: Ready) -> None:
 
 
 @pytest.mark.parametrize(
-    "picture",
+    "bad",
     [
         {"bytes": b"", "path": None},
-        {"bytes": b"no picture", "path": None},
+        {"bytes": b"no image", "path": None},
         {"bytes": encoded(np.zeros((64, 64, 3), np.uint8), kind="JPEG")["bytes"][:300], "path": None},
         None,
     ],
 )
-def test_a_picture_that_cannot_be_opened_is_named_with_its_row(picture: Any) -> None:
+def test_an_image_that_cannot_be_opened_is_named_with_its_row(bad: Any) -> None:
     good = encoded(np.zeros((64, 64, 3), np.uint8))
-    rows = Dataset.from_dict({"image": [good, picture]}, features=Features({"image": Image()}))
+    rows = Dataset.from_dict({"image": [good, bad]}, features=Features({"image": Image()}))
     with pytest.raises(DataError) as raised:
         prepared(vision_spec("mim"), {"train": rows, "validation": rows})
     assert (raised.value.split, raised.value.row, raised.value.column) == ("train", 1, "image")
@@ -201,8 +232,8 @@ def test_the_same_spec_gives_the_same_bits_even_if_interrupted(few: Ready, worke
     assert all(torch.equal(value, weights(again)[name]) for name, value in weights(first).items())
 
 
-def test_the_sample_is_learnt() -> None:
-    """Shorter than the real sample run; always drawing a picture's mean colour would give a loss of 0.14."""
+def test_the_sample_is_learned() -> None:
+    """Shorter than the real sample run; always predicting an image's mean color would give a loss of 0.14."""
     spec = vision_spec("mim", train={"epochs": 12, "batch_size": 16}, schedule={"warmup": 50})
     loop = vision_loop(prepared(spec), spec)
     before = evaluated(loop)

@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from languageruns import TEXTS, language_spec, model_source, prepared, sample_run
+import torch
+from datasets import Dataset
+from tests.support.languageruns import (
+    TEXTS,
+    language_loop,
+    language_spec,
+    model_source,
+    prepared,
+    sample_run,
+    tiny_model,
+)
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from taskrecipe.core.errors import DataError, UsageError
-from taskrecipe.core.training.batches import Preparation, Request
-from taskrecipe.core.training.randomness import Purpose, generator
-from taskrecipe.recipes.language import IGNORED
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.recipe import IGNORED
+from taskrecipe.training.batches import BatchMaker, Request
+from taskrecipe.training.randomness import Purpose, make_generator
 
 
 def example(recipe, row, seed=0):
@@ -93,10 +105,10 @@ def test_even_the_shortest_row_has_something_to_predict(whole_words):
         assert all((example(recipe, row, seed)["labels"] != IGNORED).any() for seed in range(20))
 
 
-def test_a_row_of_special_tokens_only_weighs_nothing():
+def test_a_row_of_special_tokens_only_counts_nothing():
     recipe, _ = prepared(language_spec("mlm"))
     row = {"input_ids": np.array([recipe.processor.cls_token_id, recipe.processor.sep_token_id])}
-    assert recipe.weights(recipe.collate([example(recipe, row)])) == {"loss": 0.0}
+    assert recipe.loss_counts(recipe.collate([example(recipe, row)])) == {"loss": 0.0}
 
 
 def test_masks_are_a_function_of_seed_epoch_and_row():
@@ -104,23 +116,112 @@ def test_masks_are_a_function_of_seed_epoch_and_row():
     rows = splits["train"]
 
     def batch(epoch, numbers, training=True):
-        return Preparation(recipe, rows, training)[Request(numbers, epoch)].inputs["labels"].tolist()
+        return BatchMaker(recipe, rows, training=training)[Request(numbers, epoch)].inputs["labels"].tolist()
 
     assert batch(0, (0, 1, 2)) == batch(0, (0, 1, 2))
     assert batch(0, (2,))[0] == batch(0, (0, 1, 2))[2]  # whatever else is in the batch
     assert batch(0, (0, 1, 2)) != batch(1, (0, 1, 2))
-    expected = recipe.example(rows[1], generator(Purpose.EXAMPLE, 7, 3, 1), True)["labels"].tolist()
+    expected = recipe.example(rows[1], make_generator(Purpose.EXAMPLE, 7, 3, 1), True)["labels"].tolist()
     assert batch(3, (1,)) == [expected]
 
 
 def test_masks_of_evaluation_never_change():
     recipe, splits = prepared(language_spec("mlm"))
     first, second = (
-        Preparation(recipe, splits["validation"], training=False)[Request((0, 1, 2))].inputs for _ in range(2)
+        BatchMaker(recipe, splits["validation"], training=False)[Request((0, 1, 2))].inputs for _ in range(2)
     )
     assert all((first[key] == second[key]).all() for key in first)
-    training = Preparation(recipe, splits["validation"], training=True)[Request((0, 1, 2))].inputs
+    training = BatchMaker(recipe, splits["validation"], training=True)[Request((0, 1, 2))].inputs
     assert (training["labels"] != first["labels"]).any()
+
+
+# Answers and descriptions --------------------------------------------------------------------------------
+
+
+def predict(recipe, model, rows):
+    """Return the batch that is evaluated, and each row's predictions."""
+    batch = BatchMaker(recipe, rows, training=False)[Request(tuple(range(len(rows))))].inputs
+    with torch.no_grad():
+        predictions = recipe.predict(recipe.forward(model.eval(), batch), batch)
+    return batch, [{name: values[i] for name, values in predictions.items()} for i in range(len(rows))]
+
+
+def test_the_answer_has_the_five_best_fillings_of_each_mask():
+    recipe, splits = prepared(language_spec("mlm", {"rows": "documents", "masked": 0.4}))
+    rows, model, decode = splits["validation"], tiny_model(recipe), recipe.processor.decode
+    batch, predictions = predict(recipe, model, rows)
+    with torch.no_grad():
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        probabilities = model(**inputs).logits.softmax(-1)
+    masks = 0
+    for i, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
+        answer = json.loads(json.dumps(recipe.answer(prediction, row)))["masked"]
+        places = (batch["input_ids"][i] == recipe.processor.mask_token_id).nonzero()[:, 0].tolist()
+        assert [one["position"] for one in answer] == places
+        for one in answer:
+            assert one["hidden"] == decode([row["input_ids"][one["position"]]])
+            best = probabilities[i, one["position"]].topk(5)
+            assert [filling["token"] for filling in one["fillings"]] == [decode([t]) for t in best.indices.tolist()]
+            found = [filling["probability"] for filling in one["fillings"]]
+            assert found == pytest.approx(best.values.tolist(), rel=1e-5)
+        masks += len(answer)
+    assert masks > len(rows)
+
+
+def test_predictions_hold_values_for_masks_only():
+    """So memory doesn't grow with the vocabulary, nor with tokens that are seen."""
+    recipe, splits = prepared(language_spec("mlm"))
+    batch, predictions = predict(recipe, tiny_model(recipe), splits["validation"])
+    masks = (batch["input_ids"] == recipe.processor.mask_token_id).sum(-1).tolist()
+    for count, prediction in zip(masks, predictions, strict=True):
+        numbers = {name: np.asarray(value).size for name, value in prediction.items()}
+        assert numbers.pop("positions") == count
+        assert numbers.pop("fillings") == numbers.pop("probabilities") == 5 * count
+        assert numbers == {"nll": 1, "tokens": 1, "correct": 1}
+
+
+def test_a_text_with_masks_of_its_own_is_filled_in_where_it_has_them():
+    recipe, _ = prepared(language_spec("mlm", {"rows": "documents", "masked": 0.9, "length": 64}))
+    mask = recipe.processor.mask_token
+    rows = recipe.preprocess(Dataset.from_dict({"text": [f"the {mask} sailor {mask} here"]}), "validation")
+    batch, (prediction,) = predict(recipe, tiny_model(recipe), rows)
+    assert batch["input_ids"][0].tolist() == rows[0]["input_ids"]
+    assert (batch["labels"] == IGNORED).all()
+    answer = recipe.answer(prediction, rows[0])["masked"]
+    assert [one["position"] for one in answer] == [
+        i for i, token in enumerate(rows[0]["input_ids"]) if token == recipe.processor.mask_token_id
+    ]
+    assert [one.keys() for one in answer] == [{"position", "fillings"}] * 2
+    assert (example(recipe, rows[0])["labels"] != IGNORED).any()  # in training it is a text like any other
+
+
+def test_fillings_are_the_same_at_every_batch_size():
+    def predicted(batch_size):
+        loop = language_loop(language_spec("mlm", evaluate={"batch_size": batch_size}))
+        running = loop.evaluations[0].predict(loop.model)
+        while True:
+            try:
+                next(running)
+            except StopIteration as finished:
+                return finished.value
+
+    one, several = predicted(1), predicted(3)
+    for name in ("positions", "fillings"):
+        assert all(np.array_equal(a, b) for a, b in zip(one[name], several[name], strict=True))
+
+
+def test_tokens_to_predict_are_described_with_the_token_that_is_hidden():
+    recipe, splits = prepared(language_spec("mlm", {"masked": 0.5}))
+    tokens, special = recipe.processor.convert_ids_to_tokens, set(recipe.processor.all_special_ids)
+    for row in splits["train"]:
+        shown = example(recipe, row)
+        (line,) = recipe.describe(shown).lines
+        assert [piece.text for piece in line] == tokens(shown["input_ids"].tolist())
+        for piece, before, label in zip(line, row["input_ids"], shown["labels"], strict=True):
+            if label == IGNORED:
+                assert (piece.role, piece.note) == ("special" if before in special else "context", "")
+            else:
+                assert (piece.role, piece.note) == ("masked", tokens(before))
 
 
 # Whole words ---------------------------------------------------------------------------------------------
@@ -198,7 +299,6 @@ def test_a_tokenizer_without_a_mask_is_refused():
     spec = language_spec("mlm", {"tokenizer": None})
     masked, _ = prepared(language_spec("mlm"))
     masked = type(masked)(spec)
-    masked._corpus = None
     source = model_source(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(source), "tokenizer", lambda self: recipe.processor)
@@ -206,7 +306,7 @@ def test_a_tokenizer_without_a_mask_is_refused():
             masked.load_processor(source)
 
 
-def test_the_sample_is_learnt_far_below_what_word_counts_give():
+def test_the_sample_is_learned_far_below_what_word_counts_give():
     """Untrained, perplexity is the vocabulary's size (208); word counts alone would give 70."""
     spec = language_spec(
         "mlm",

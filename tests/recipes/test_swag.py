@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import json
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset
-from loops import evaluated
-from textruns import ready, same_splits, text_spec
+from tests.support.loops import evaluated
+from tests.support.textruns import ready, same_splits, text_spec
 
-from taskrecipe.core.errors import DataError, UsageError
+from taskrecipe.errors import DataError, UsageError
+from taskrecipe.recipe import learned_values, restore_learned
 
 ENDINGS = ["reads a letter", "sings", "walks over the bridge today", "sleeps under the table"]
 
@@ -91,7 +95,7 @@ def test_lengths_are_those_of_the_longest_ending():
 @pytest.mark.parametrize("choices", [2, 3, 5])
 def test_there_may_be_any_number_of_endings(choices):
     loop = ready(text_spec("swag", {"choices": choices}, train={"epochs": 1}), rows=6).loop()
-    assert next(loop.updates(0)).batches[0].inputs["input_ids"].shape[:2] == (6, choices)
+    assert next(loop.state.updates(0)).batches[0].inputs["input_ids"].shape[:2] == (6, choices)
     assert 0.0 <= evaluated(loop)["accuracy"] <= 1.0
 
 
@@ -113,14 +117,48 @@ def test_class_labels_are_numbers():
 
 def test_the_ending_with_the_highest_number_is_chosen():
     made = prepared([row(label=label) for label in (0, 1, 2, 3, 3)])
-    loop = made.loop()
-    batch = made.recipe.collate(list(made.rows["train"]))
-    outputs = loop.model(**batch)
-    outputs.logits = torch.tensor([[9, 1, 2, 3], [9, 1, 2, 3], [0, 1, 8, 3], [0, 1, 2, 3], [4, 3, 2, 1]])
-    predictions = made.recipe.predictions(loop.model, batch, outputs)
-    assert predictions["predictions"].tolist() == [0, 0, 2, 3, 0]
+    logits = torch.tensor([[9.0, 1, 2, 3], [9, 1, 2, 3], [0, 1, 8, 3], [0, 1, 2, 3], [4, 3, 2, 1]])
+    predictions = made.recipe.predict(SimpleNamespace(logits=logits), {})
+    assert predictions["ending"].tolist() == [0, 0, 2, 3, 0]
     numbers = made.recipe.score({name: np.asarray(value) for name, value in predictions.items()}, made.rows["train"])
     assert numbers == {"accuracy": 3 / 5}
+
+
+def test_an_answer_is_the_number_and_text_of_an_ending_and_the_probability_of_each():
+    made = prepared([row()])
+    predictions = made.recipe.predict(SimpleNamespace(logits=torch.tensor([[1.0, 2.0, 1.0, 1.0]])), {})
+    answer = made.recipe.answer({name: value[0].numpy() for name, value in predictions.items()}, made.rows["train"][0])
+    assert (answer["ending"], answer["text"]) == (1, ENDINGS[1])
+    chosen, other = math.e / (3 + math.e), 1 / (3 + math.e)
+    assert answer["probabilities"] == pytest.approx([other, chosen, other, other])
+
+
+@pytest.mark.parametrize("given", [row(), listed(ENDINGS)], ids=["columns", "list"])
+def test_rows_without_a_label_can_be_predicted(given):
+    recipe = prepared([given]).recipe
+    bare = Dataset.from_list([{name: value for name, value in given.items() if name != "label"}] * 2)
+    recipe.check(bare, "new")
+    batch = recipe.collate(list(recipe.preprocess(bare, "new")))
+    assert "labels" not in batch
+    assert batch["input_ids"].shape[:2] == (2, 4)
+
+
+def test_a_trained_model_remembers_how_many_endings_there_are():
+    recipe = prepared([row()]).recipe
+    other = type(recipe)(recipe.spec)
+    restore_learned(other, json.loads(json.dumps(learned_values(recipe))))
+    assert other.choices == 4
+    with pytest.raises(DataError, match="every row must have 4 endings"):
+        other.check(Dataset.from_list([{"context": "a", "endings": ENDINGS[:3]}]), "new")
+
+
+def test_a_description_has_a_line_for_each_ending():
+    made = prepared([row()])
+    described = made.recipe.describe(made.rows["train"][0])
+    texts = [" ".join(piece.text for piece in line) for line in described.lines]
+    assert texts == [f"[CLS] the farmer waits [SEP] today {ending} [SEP]" for ending in ENDINGS]
+    assert [i for i, piece in enumerate(described.lines[1]) if piece.role == "special"] == [0, 4, 7]
+    assert described.facts == {"label": "2"}
 
 
 # Rows that are refused ------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from loops import evaluated, gradients, trained
-from textruns import Ready, ready, text_spec
+from tests.support.loops import evaluated, gradients, trained
+from tests.support.textruns import Ready, ready, text_spec
 
-from taskrecipe.core.spec.spec import Spec
+from taskrecipe.spec.spec import Spec
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "glue": ("glue", {"name": "mrpc"}),
@@ -54,11 +54,11 @@ def test_accumulation_gives_the_gradients_of_one_batch(case, smoothing):
 @pytest.mark.parametrize("case", [case for case in CASES if case != "glue regression"])
 def test_labels_are_smoothed_in_training_only(case):
     plain, smooth = (few_rows(case).loop(spec_of(case, train={"label_smoothing": share})) for share in (0.0, 0.2))
-    batch = next(plain.updates(0)).batches[0].inputs
+    batch = next(plain.state.updates(0)).batches[0].inputs
 
     def loss(loop, training):
-        loop.model.train(training)
-        return loop.recipe.loss(loop.model, batch).terms["loss"].item()
+        recipe, model = loop.objective.recipe, loop.model.eval()  # so that only `training` differs
+        return recipe.loss(recipe.forward(model, batch), batch, training=training)["loss"].item()
 
     assert loss(plain, True) == loss(plain, False) == loss(smooth, False)
     assert loss(smooth, True) != loss(plain, True)
@@ -75,7 +75,7 @@ def test_labels_are_smoothed_in_training_only(case):
         ("seq2seq", "rougeL", 20.0, 80.0),
     ],
 )
-def test_the_sample_is_learnt(case, metric, before, after):
+def test_the_sample_is_learned(case, metric, before, after):
     loop = ready(text_spec(*CASES[case])).loop(dtype=torch.float32, dropout=True)
     assert evaluated(loop)[metric] < before
     assert trained(loop)[metric] > after

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from taskrecipe.core.checkpoints.store import Checkpoint, Checkpoints, Contents
+from taskrecipe.checkpoints.store import Checkpoint, Checkpoints, Contents
 
 RUN_ID = "a1b2c3"
 
 
 def store(folder: Path, keep: int = 2, run_id: str = RUN_ID) -> Checkpoints:
-    return Checkpoints(folder, keep=keep, run_id=run_id, spec_hash="5pec")
+    return Checkpoints(folder, keep=keep, run_id=run_id)
 
 
 def contents(step: int, size: int = 100) -> Contents:

@@ -1,4 +1,4 @@
-"""Running `recipe` as a user does, but without importing torch anew each time."""
+"""Running `recipe` as a user does, but without importing torch for each command."""
 
 from __future__ import annotations
 
@@ -54,27 +54,49 @@ class Started:
 class Zygote:
     """The process that commands are forked from."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
         self.folder, self.count = folder, 0
-        script = Path(__file__).with_name("zygote.py")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        self.environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(script)],
+            [sys.executable, "-W", "ignore", "-m", "tests.support.zygote"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env={**os.environ, **self.environment},
         )
         assert self._read() == "ready\n"
 
-    def start(self, *arguments: str, cwd: Path, **env: str) -> Started:
+    def start(
+        self,
+        *arguments: str,
+        cwd: Path,
+        stderr: Path | None = None,
+        merged: bool = False,
+        code: str | None = None,
+        constraints: dict[str, Any] | None = None,
+        **env: str,
+    ) -> Started:
+        """Start a command. Its errors go into `stderr`, a file or a named pipe; by default into a new file.
+
+        With `merged` they go where its output goes. With `code`, that Python code is run instead of a command.
+        `constraints` make its environment worse: see `tests.support.constraints`.
+        """
         self.count += 1
         out, err = (self.folder / f"{self.count}.{name}" for name in ("stdout", "stderr"))
+        err = stderr or (out if merged else err)
         request = {"arguments": arguments, "cwd": str(cwd), "env": env, "stdout": str(out), "stderr": str(err)}
+        request |= {"constraints": constraints} if constraints is not None else {}
+        request |= {"code": code} if code is not None else {}
         return Started(self, self.ask(request), out, err)
 
-    def run(self, *arguments: str, cwd: Path, timeout: float = 120.0, **env: str) -> Started:
-        started = self.start(*arguments, cwd=cwd, **env)
+    def run(self, *arguments: str, cwd: Path, timeout: float = 120.0, merged: bool = False, **env: str) -> Started:
+        started = self.start(*arguments, cwd=cwd, merged=merged, **env)
+        started.wait(timeout)
+        return started
+
+    def run_code(self, code: str, cwd: Path, timeout: float = 120.0, **env: str) -> Started:
+        """Run Python code in a process that has imported torch already."""
+        started = self.start(cwd=cwd, code=code, **env)
         started.wait(timeout)
         return started
 

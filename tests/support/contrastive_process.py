@@ -7,10 +7,10 @@ import sys
 from dataclasses import replace
 
 import torch
-from textruns import NO_DROPOUT, ready, text_spec
 
-from taskrecipe.core.training.assembly import assemble, make_accelerator
-from taskrecipe.core.training.events import Updated
+from taskrecipe.training.events import Updated
+from taskrecipe.training.setup import make_accelerator, make_loop
+from tests.support.textruns import NO_DROPOUT, ready, text_spec
 
 
 def losses(accumulate: int) -> list[float]:
@@ -23,7 +23,7 @@ def losses(accumulate: int) -> list[float]:
     torch.manual_seed(0)
     module = run.recipe.load_model(replace(run.source, config_values=NO_DROPOUT["bert"])).double()
     accelerator = make_accelerator(spec)
-    loop = assemble(run.recipe, module, run.rows, accelerator)
+    loop = make_loop(run.recipe, module, run.rows, accelerator)
     return [event.loss for event in loop.run() if isinstance(event, Updated)]
 
 

@@ -117,7 +117,7 @@ def detector(kind: str, **values: Any) -> Any:
     torch.manual_seed(0)
     model = AutoModelForObjectDetection.from_config(config)
     with torch.no_grad():
-        for weight in model.parameters():  # fresh weights can be so small that normalising them loses all digits
+        for weight in model.parameters():  # fresh weights can be so small that normalizing them loses all digits
             weight += 0.1 * torch.randn_like(weight)
     return model
 

@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from taskrecipe.core.errors import UsageError
-from taskrecipe.core.runfolder import RunFolder
+from taskrecipe.errors import UsageError
+from taskrecipe.run.folder import RunFolder
 
 
 def start(folder: Path, moment: float, report: int) -> None:

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from checkpointing import contents, names, store, told_step
 
-from taskrecipe.core.errors import DiskFullError
-from taskrecipe.core.runfolder import RunFolder
+from taskrecipe.errors import DiskFullError
+from taskrecipe.run.folder import RunFolder
+from tests.support.checkpointing import contents, names, store, told_step
 
 SIZE = 2**20
 CHECKPOINT = 3 * SIZE

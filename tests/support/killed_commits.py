@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import torch
-from checkpointing import names, store, tensor_contents, told_step
+
+from tests.support.checkpointing import names, store, tensor_contents, told_step
 
 torch.set_num_threads(1)
 
@@ -54,11 +55,15 @@ def main(folder: Path, trials: int, seed: int) -> None:
         last = max(last, one_trial(folder, chance.uniform(0, 60)))
         damaged: list[str] = []
         newest = store(folder).newest(damaged.append)
+        store(folder).recover()
+        recovered = store(folder).newest(damaged.append)
         assert newest is not None, f"trial {trial}: nothing left"
+        assert recovered is not None, f"trial {trial}: nothing left"
         assert not damaged, f"trial {trial}: {damaged}"
         assert newest.step >= last, f"trial {trial}: {last} was committed, {newest.step} is there"
-        assert told_step(newest) == newest.step
-        assert float(newest.tensors("model.safetensors")["weight"].unique()) == newest.step
+        assert recovered.step == newest.step, f"trial {trial}: recovering made {recovered.step} of {newest.step}"
+        assert told_step(recovered) == recovered.step
+        assert float(recovered.tensors("model.safetensors")["weight"].unique()) == recovered.step
         leftovers = [name for name in names(folder) if name.startswith((".tmp", ".trash"))]
         assert not leftovers, f"trial {trial}: {leftovers}"
     print(last)

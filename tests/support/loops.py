@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-import copy
-from concurrent.futures import Future
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
-from taskrecipe.core.training.events import Evaluated, Saved, Updated
-from taskrecipe.core.training.loop import Loop
+from taskrecipe.checkpoints.store import Checkpoint, Checkpoints
+from taskrecipe.recipe import Recipe, Splits
+from taskrecipe.training.events import Evaluated, Updated
+from taskrecipe.training.loop import Loop
 
 
-def saving_nothing(loop: Loop) -> Loop:
-    """The loop, told at once that each checkpoint is saved."""
-    loop.save = lambda: _at_once(Saved(loop.progress.step, "none", 0, 0.0))
-    return loop
+def learn_and_check(recipe: Recipe, splits: Splits) -> None:
+    """Let a recipe learn from its training rows, and check the rows of every split."""
+    recipe.learn(splits["train"])
+    for split, rows in splits.items():
+        recipe.check(rows, split)
 
 
 def evaluated(loop: Loop) -> dict[str, float]:
-    """The numbers of the model as it is."""
-    return list(loop._evaluate())[-1].metrics
+    """The metrics of the model as it is."""
+    return list(loop.evaluate())[-1].metrics
 
 
 def trained(loop: Loop) -> dict[str, float]:
-    """The numbers at the end of the run."""
+    """The metrics at the end of the run."""
     return [event for event in loop.run() if isinstance(event, Evaluated)][-1].metrics
 
 
 def gradients(loop: Loop, update: int) -> list[torch.Tensor]:
     """The gradients of one update."""
     loop.model.train()
-    loop.recipe.backward(loop.model, next(loop.updates(update)))
-    return [parameter.grad.clone() for parameter in loop.module.parameters() if parameter.grad is not None]
+    next(loop.state.updates(update)).compute_gradients()
+    return [parameter.grad.clone() for parameter in loop.state.module.parameters() if parameter.grad is not None]
+
+
+def save(loop: Loop, folder: Path) -> Checkpoint:
+    """Commit a checkpoint of the loop as it is."""
+    store = Checkpoints(folder, keep=1, run_id="test")
+    return store.commit(loop.progress.step, loop.state.contents(), best=None)
 
 
 def interrupted(loop: Loop, again: Loop, after: int) -> Loop:
-    """Run `loop` until `after` updates are taken, and from there on `again`."""
+    """Run `loop` until `after` updates are taken, then resume from its checkpoint in `again`."""
     for event in loop.run():
         if isinstance(event, Updated) and event.step == after:
             break
-    again.module.load_state_dict(loop.module.state_dict())
-    again.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
-    again.progress = copy.deepcopy(loop.progress)
+    with TemporaryDirectory() as folder:
+        again.state.restore(save(loop, Path(folder)))
     list(again.run(resumed=True))
     return again
 
 
 def weights(loop: Loop) -> dict[str, torch.Tensor]:
     """A copy of the model's weights."""
-    return {name: value.detach().clone() for name, value in loop.module.state_dict().items()}
-
-
-def _at_once(saved: Saved) -> Future[Saved]:
-    done: Future[Saved] = Future()
-    done.set_result(saved)
-    return done
+    return {name: value.detach().clone() for name, value in loop.state.module.state_dict().items()}

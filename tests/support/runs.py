@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from commands import Started, Zygote
+
+from tests.support.commands import Started, Zygote
 
 GLUE = """\
 spec_version = 1
@@ -41,7 +42,7 @@ REGRESSION = GLUE.replace('name = "mrpc"', 'name = "stsb"').replace('best = "f1"
 
 def write_task(folder: Path, dropout: float = 0.1, rows: int = 60) -> None:
     """Pairs of sentences to classify, and a tiny model without weights."""
-    from taskrecipe.core.sample_text import class_cues, sentence, vocabulary, write_tiny_bert
+    from taskrecipe.text.sample_text import class_cues, sentence, vocabulary, write_tiny_bert
 
     random = np.random.default_rng(0)
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from taskrecipe.core.plugins import Callback, Optimizer, Schedule, Tracker
-from taskrecipe.core.recipe import Recipe
-from taskrecipe.core.registry import Group, Plugin, Registry
-from taskrecipe.core.spec.spec import RecipeChoice
-from taskrecipe.core.spec.table import Count, HubOrPath, LocalPath, TaskOptions
+from taskrecipe.optional import ComputesUpdate, HasParts
+from taskrecipe.plugins.kinds import Callback, Optimizer, Schedule, Technique, Tracker
+from taskrecipe.plugins.registry import Group, Plugin, Registry
+from taskrecipe.recipe import Recipe
+from taskrecipe.spec.spec import RecipeChoice
+from taskrecipe.spec.table import Count, HubOrPath, LocalPath, TaskOptions
 
 
 class Sorting(Recipe):
@@ -21,7 +21,7 @@ class Sorting(Recipe):
     sample_settings = {"train.learning_rate": 0.5, "train.batch_size": 4}  # noqa: RUF012
 
     class Options(TaskOptions):
-        name: Literal["red", "green"] = Field(description="Which colour.")
+        name: Literal["red", "green"] = Field(description="Which color.")
         width: Count = Field(default=3, description="How wide.")
         ratio: float = Field(default=0.5, gt=0.0, lt=1.0, description="How much.")
         words: LocalPath | None = Field(default=None, description="A list of words.")
@@ -69,6 +69,65 @@ class Careless(Recipe):
     sample_settings = {"train.learning_rat": 1.0}  # noqa: RUF012
 
 
+class Homemade(Recipe):
+    """Builds its own model."""
+
+    uses_model = False
+
+
+class Several(HasParts, Recipe):
+    """Made of others, which name their rows."""
+
+    def parts(self):
+        return {}
+
+    def join(self, parts):
+        return {}
+
+    def mark_part(self, name, rows):
+        return rows
+
+
+class Pairing(ComputesUpdate, Recipe):
+    """Computes whole updates if it is asked to."""
+
+    class Options(TaskOptions):
+        whole: bool = Field(default=True, description="Whether to.")
+
+    @property
+    def whole_update(self):
+        return self.options.whole
+
+    def backward(self, model, update):
+        raise NotImplementedError
+
+
+class Noise(Technique):
+    """Adds noise."""
+
+    changes_loss = True
+    sample_settings = {"amount": 0.01}  # noqa: RUF012
+
+    amount: float = Field(default=0.5, ge=0.0, le=1.0, description="How much.")
+    source: HubOrPath | None = Field(default=None, description="From where.")
+
+    def objections(self, recipe):
+        if self.amount == 0.75:
+            raise RuntimeError("not today")
+        found = {}
+        if self.amount == 1.0:
+            found["amount"] = "nothing but noise would be left"
+        if recipe.spec.train.compile:
+            found["train.compile"] = "noise can't be compiled"
+        return found
+
+
+class Freeze(Technique):
+    """Trains fewer weights."""
+
+    layers: Count = Field(description="How many are not trained.")
+
+
 class AdamW(Optimizer):
     """The default."""
 
@@ -105,7 +164,11 @@ NAMES: dict[Group, dict[str, str]] = {
         "moody": "Moody",
         "careless": "Careless",
         "missing": "Nowhere",
+        "homemade": "Homemade",
+        "several": "Several",
+        "pairing": "Pairing",
     },
+    "techniques": {"noise": "Noise", "freeze": "Freeze"},
     "optimizers": {"adamw": "AdamW", "sgd": "SGD"},
     "schedules": {"linear": "Linear"},
     "callbacks": {"bell": "Bell"},
@@ -114,8 +177,7 @@ NAMES: dict[Group, dict[str, str]] = {
 
 
 def plugin(group: Group, name: str, target: str, distribution: str = "fixtures") -> Plugin:
-    entry = EntryPoint(name, f"specplugins:{target}", f"taskrecipe.{group}")
-    return Plugin(group, name, distribution, "1.0", entry.value, entry)
+    return Plugin(group, name, distribution, "1.0", f"tests.support.specplugins:{target}")
 
 
 def registry(*more: Plugin) -> Registry:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
-from loops import saving_nothing
 
-from taskrecipe.core.model import ModelSource
-from taskrecipe.core.recipe import Recipe, Splits
-from taskrecipe.core.registry import installed
-from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.loop import Loop
+from taskrecipe.model import ModelSource
+from taskrecipe.plugins.registry import installed
+from taskrecipe.recipe import Recipe, Splits
+from taskrecipe.spec.spec import Spec
+from taskrecipe.training.loop import Loop
+from taskrecipe.training.setup import make_loop
+from tests.support.loops import learn_and_check
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="textruns-")
 """Where tiny models are; removed at the end."""
@@ -70,8 +70,7 @@ class Ready:
         torch.manual_seed(0)
         module = recipe.load_model(source).to(dtype)
         accelerator = Accelerator(cpu=True)
-        loop = assemble(recipe, module, self.rows, accelerator)
-        return saving_nothing(loop)
+        return make_loop(recipe, module, self.rows, accelerator)
 
 
 def ready(spec: Spec, splits: Splits | None = None, rows: int | None = None) -> Ready:
@@ -81,7 +80,7 @@ def ready(spec: Spec, splits: Splits | None = None, rows: int | None = None) -> 
     splits = splits or {
         name: found.select(range(min(len(found), rows or len(found)))) for name, found in sample.items()
     }
-    recipe.check(splits)
+    learn_and_check(recipe, splits)
     recipe.processor = recipe.load_processor(source)
     return Ready(recipe, {split: recipe.preprocess(found, split) for split, found in splits.items()}, source)
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from loops import saving_nothing
-from toys import Tag, tag_rows
 
-from taskrecipe.core.registry import Plugin, Registry
-from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.events import Event, Updated
-from taskrecipe.core.training.loop import Loop
-from taskrecipe.core.training.progress import Progress
+from taskrecipe.checkpoints.store import Checkpoints
+from taskrecipe.plugins.kinds import Effect
+from taskrecipe.plugins.registry import Plugin, Registry
+from taskrecipe.spec.spec import Spec
+from taskrecipe.training.events import Event, Updated
+from taskrecipe.training.loop import Loop
+from taskrecipe.training.setup import make_loop
+from taskrecipe.training.state import Progress
+from tests.support.toys import Tag, tag_rows
 
 
 def toy_registry() -> Registry:
-    entry = EntryPoint("tag", "toys:Tag", "taskrecipe.recipes")
-    return Registry([*Registry.read().plugins, Plugin("recipes", "tag", "toys", "1", "toys:Tag", entry)])
+    return Registry([*Registry.read().plugins, Plugin("recipes", "tag", "toys", "1", "tests.support.toys:Tag")])
 
 
 def toy_spec(**tables: dict[str, Any]) -> Spec:
@@ -40,15 +41,26 @@ def toy_spec(**tables: dict[str, Any]) -> Spec:
     return Spec.model_validate(values, context={"registry": toy_registry()})
 
 
-def toy_loop(spec: Spec, rows: int = 37, dtype: torch.dtype = torch.float32, progress: Progress | None = None) -> Loop:
-    """A loop over `rows` training rows, with a model that is always the same at the start."""
+def toy_loop(
+    spec: Spec,
+    rows: int = 37,
+    dtype: torch.dtype = torch.float32,
+    progress: Progress | None = None,
+    effects: Sequence[Effect] = (),
+    folder: Path | None = None,
+) -> Loop:
+    """A loop over `rows` training rows, with a model that is always the same at the start.
+
+    It writes checkpoints into `folder`, and none without it.
+    """
     recipe = Tag(spec)
     torch.manual_seed(0)
     module = recipe.load_model(None).to(dtype)
     splits = {"train": tag_rows(rows), "validation": tag_rows(21, seed=1)}
-    loop = assemble(recipe, module, splits, Accelerator(cpu=True))
-    loop.progress = progress or Progress()
-    return saving_nothing(loop)
+    store = Checkpoints(folder, keep=99, run_id="toy") if folder else None
+    loop = make_loop(recipe, module, splits, Accelerator(cpu=True), effects=effects, store=store)
+    loop.state.progress = progress or Progress()
+    return loop
 
 
 def run_to_end(loop: Loop) -> list[Event]:

@@ -12,7 +12,8 @@ import torch
 from datasets import Dataset
 from pydantic import Field
 
-from taskrecipe.core.recipe import Column, Recipe, TaskOptions
+from taskrecipe import label_losses
+from taskrecipe.recipe import Column, Judgment, Recipe, TaskOptions
 
 VOCABULARY = 23
 
@@ -31,8 +32,10 @@ class Tagger(torch.nn.Module):
         self.norm = torch.nn.LayerNorm(12)
         self.head = torch.nn.Linear(12, 2)
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Tagged:
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> Tagged:
         logits = self.head(self.norm(self.dropout(self.embedding(input_ids))))
+        if labels is None:
+            return Tagged(torch.zeros(()), logits)
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, 2), labels.reshape(-1), ignore_index=-100)
         return Tagged(loss, logits)
 
@@ -58,7 +61,7 @@ class Tag(Recipe):
         return {"accuracy": "max"}
 
     def columns(self) -> dict[str, Column]:
-        return {"input_ids": Column("tokens"), "labels": Column("tags")}
+        return {"input_ids": Column("tokens"), "labels": Column("tags", target=True)}
 
     def example(self, row, random, training):
         if not self.options.noise:
@@ -70,12 +73,23 @@ class Tag(Recipe):
     def load_model(self, source: Any) -> Tagger:
         return Tagger(self.options.dropout)
 
-    def predictions(self, model, batch, outputs):
-        right = (outputs.logits.argmax(-1) == batch["labels"]) & (batch["labels"] != -100)
-        return {"right": right.sum(-1), "counted": (batch["labels"] != -100).sum(-1)}
+    def predict(self, outputs, batch):
+        return {"tags": list(outputs.logits.argmax(-1).cpu().numpy())}
 
     def score(self, predictions, rows):
-        return {"accuracy": predictions["right"].sum() / predictions["counted"].sum()}
+        pairs = zip(predictions["tags"], rows["labels"], strict=True)
+        right, counted = (sum(numbers) for numbers in zip(*(count_right(*pair) for pair in pairs), strict=True))
+        return {"accuracy": right / counted}
+
+    def answer(self, prediction, row):
+        return {"tags": [["even", "odd"][tag] for tag in prediction["tags"][: len(row["input_ids"])]]}
+
+
+def count_right(tags, labels) -> tuple[int, int]:
+    """How many tags of a row are right, and how many there are."""
+    labels = np.array(labels)
+    tagged = labels != -100
+    return int((np.array(tags)[: len(labels)] == labels)[tagged].sum()), int(tagged.sum())
 
 
 def tag_rows(count: int, seed: int = 0) -> Dataset:
@@ -117,14 +131,14 @@ class Shapeless(Tag):
     def collate(self, rows):
         return {**super().collate(rows), "extra": torch.zeros(1)}
 
-    def loss(self, model, batch):
-        return super().loss(model, {key: value for key, value in batch.items() if key != "extra"})
+    def forward(self, model, batch):
+        return super().forward(model, {key: value for key, value in batch.items() if key != "extra"})
 
 
 class Mislabelled(Tag):
     """The model's class names are not those of the data."""
 
-    def check(self, splits) -> None:
+    def learn(self, rows) -> None:
         self.labels = ["even", "odd"]
 
     def load_model(self, source: Any) -> Tagger:
@@ -143,20 +157,27 @@ class Unreported(Tag):
 class MeanOfMeans(Tag):
     """A metric that is a mean of batches' means."""
 
-    def predictions(self, model, batch, outputs):
-        counted = batch["labels"] != -100
-        right = ((outputs.logits.argmax(-1) == batch["labels"]) & counted).sum() / counted.sum()
-        return {"right": right.expand(len(batch["labels"]))}
+    def predict(self, outputs, batch):
+        return {"mean": outputs.logits.mean().expand(len(batch["input_ids"]))}
 
     def score(self, predictions, rows):
-        return {"accuracy": predictions["right"].mean()}
+        return {"accuracy": predictions["mean"].mean()}
 
 
 class Unweighted(Tag):
     """Counts rows where its loss is a mean over tokens."""
 
-    def weights(self, batch):
+    def loss_counts(self, batch):
         return {"loss": float(len(batch["labels"]))}
+
+
+class Idle(Tag):
+    """A weight that no batch uses, and no word about it."""
+
+    def load_model(self, source):
+        model = super().load_model(source)
+        model.spare = torch.nn.Parameter(torch.zeros(2))
+        return model
 
 
 class Restless(Tag):
@@ -171,20 +192,16 @@ class Restless(Tag):
 class Remembering(Tag):
     """Trains on what it counted since it was made."""
 
-    def loss(self, model, batch):
+    def loss(self, outputs, batch, training):
         self.seen = getattr(self, "seen", 0) + 1
-        loss = super().loss(model, batch)
-        loss.terms["loss"] = loss.terms["loss"] * self.seen
-        return loss
+        return {"loss": super().loss(outputs, batch, training)["loss"] * self.seen}
 
 
 class Unteachable(Tag):
     """A loss that doesn't depend on the weights but for a trace."""
 
-    def loss(self, model, batch):
-        loss = super().loss(model, batch)
-        loss.terms["loss"] = loss.terms["loss"] * 1e-9 + 1.0
-        return loss
+    def loss(self, outputs, batch, training):
+        return {"loss": super().loss(outputs, batch, training)["loss"] * 1e-9 + 1.0}
 
 
 class WrongWay(Tag):
@@ -192,3 +209,60 @@ class WrongWay(Tag):
 
     def metrics(self) -> dict[str, str]:
         return {"accuracy": "min"}
+
+
+class Peeking(Tag):
+    """Predicts the tags that it was given."""
+
+    def predict(self, outputs, batch):
+        return {"tags": list(batch.get("labels", outputs.logits.argmax(-1)).cpu().numpy())}
+
+
+class Speechless(Tag):
+    """Its answers are no JSON."""
+
+    def answer(self, prediction, row):
+        return {"tags": prediction["tags"]}
+
+
+class Choosy(Tag):
+    """Leaves out the last row of those without tags."""
+
+    def preprocess(self, rows, split):
+        return rows if "labels" in rows.column_names else rows.select(range(len(rows) - 1))
+
+
+class Invisible(Tag):
+    """Describes an example by something that can't be shown."""
+
+    def describe(self, example):
+        return example
+
+
+class Forgetful(Tag):
+    """Learns what can't be written down."""
+
+    def learn(self, rows) -> None:
+        self.labels = {"even", "odd"}
+
+
+class Opaque(Tag):
+    """Judges rows by what can't be written down."""
+
+    def judge(self, prediction, row):
+        return Judgment(reference=np.array(row["labels"]))
+
+
+class Flattering(Tag):
+    """Says that every row is right."""
+
+    def row_scores(self, predictions, rows):
+        return {"accuracy": [1.0] * len(rows)}
+
+
+class Careless(Tag):
+    """Counts a row's loss once, though it is a mean over tokens."""
+
+    def row_losses(self, outputs, batch):
+        sums, counts = label_losses(outputs.logits, batch["labels"])
+        return sums / counts, torch.ones_like(sums)

@@ -1,4 +1,4 @@
-"""Vision recipes on a few drawn pictures with their tiny models, in this process."""
+"""Vision recipes on a few drawn images with their tiny models, in this process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from loops import saving_nothing
 
-from taskrecipe.core.model import ModelSource
-from taskrecipe.core.recipe import Batch, Recipe, Splits
-from taskrecipe.core.registry import installed
-from taskrecipe.core.spec.spec import Spec
-from taskrecipe.core.training.assembly import assemble
-from taskrecipe.core.training.loop import Loop
+from taskrecipe.model import ModelSource
+from taskrecipe.plugins.registry import installed
+from taskrecipe.recipe import Batch, Recipe, Splits
+from taskrecipe.spec.spec import Spec
+from taskrecipe.training.loop import Loop
+from taskrecipe.training.setup import make_loop
+from tests.support.loops import learn_and_check
 
 _FOLDER = tempfile.TemporaryDirectory()
 
@@ -67,14 +67,14 @@ def prepared(spec: Spec, splits: Splits | None = None, rows: int | None = None) 
     recipe = installed().recipe(spec.recipe)(spec)
     drawn, folder = sample(spec.recipe)
     splits = splits or {name: found.select(range(rows or len(found))) for name, found in drawn.items()}
-    recipe.check(splits)
+    learn_and_check(recipe, splits)
     source = ModelSource(str(folder))
     recipe.processor = recipe.load_processor(source)
     return Ready(recipe, {split: recipe.preprocess(found, split) for split, found in splits.items()}, source)
 
 
 def vision_loop(ready: Ready, spec: Spec, dtype: torch.dtype = torch.float32) -> Loop:
-    """A loop with a model that is the same every time; it and the pictures have numbers of `dtype`."""
+    """A loop with a model that is the same every time; it and the images have numbers of `dtype`."""
     recipe = copy.copy(ready.recipe)
     recipe.spec, recipe.options = spec, spec.task
     collate = recipe.collate
@@ -82,8 +82,7 @@ def vision_loop(ready: Ready, spec: Spec, dtype: torch.dtype = torch.float32) ->
     torch.manual_seed(0)
     module = recipe.load_model(ready.source).to(dtype)
     accelerator = Accelerator(cpu=True)
-    loop = assemble(recipe, module, ready.rows, accelerator)
-    return saving_nothing(loop)
+    return make_loop(recipe, module, ready.rows, accelerator)
 
 
 def in_precision(batch: Batch, dtype: torch.dtype) -> Batch:
@@ -92,7 +91,7 @@ def in_precision(batch: Batch, dtype: torch.dtype) -> Batch:
 
 
 def encoded(pixels: np.ndarray, mode: str | None = None, kind: str = "PNG", **options: Any) -> dict[str, Any]:
-    """A picture as an undecoded column holds it."""
+    """An image as an encoded column holds it."""
     from PIL import Image
 
     image = Image.fromarray(pixels)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import traceback
+from contextlib import suppress
 
 
 def _import_everything() -> None:
@@ -20,13 +22,14 @@ def _import_everything() -> None:
     import transformers.models.bert.modeling_bert  # noqa: F401
     from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: F401
 
-    import taskrecipe.core.cli.run
-    import taskrecipe.core.run  # noqa: F401
+    import taskrecipe.cli.run
+    import taskrecipe.run.training_run  # noqa: F401
 
 
 def _become(command: dict[str, object]) -> None:
     """Turn this copy into the command."""
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
     for path, descriptor in ((command["stdout"], 1), (command["stderr"], 2)):
         opened = os.open(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, descriptor)
@@ -34,22 +37,31 @@ def _become(command: dict[str, object]) -> None:
     os.dup2(null, 0)
     os.chdir(str(command["cwd"]))
     os.environ.update(command["env"])  # type: ignore[arg-type]
+    sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
     sys.argv = ["recipe", *command["arguments"]]  # type: ignore[misc]
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-    from taskrecipe.core.cli import main
+    from taskrecipe.cli import main
 
     code = 1
     try:
-        main()
+        if "constraints" in command:
+            from tests.support.constraints import constrain
+
+            constrain(command["constraints"])  # type: ignore[arg-type]
+        if "code" in command:
+            exec(compile(str(command["code"]), "<code>", "exec"), {"__name__": "__main__"})
+        else:
+            main()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
         os._exit(code)
 
 

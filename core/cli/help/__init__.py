@@ -1,0 +1,1 @@
+"""What several commands share: keys and recipes described in words, example specs, text layout, shell completion."""

@@ -1,0 +1,1 @@
+"""One run: prepared, trained, recorded in its folder, exported, resumed."""

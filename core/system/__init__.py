@@ -1,0 +1,1 @@
+"""Files, secrets, optional packages, and what other libraries print."""

@@ -1,0 +1,1 @@
+"""Using a trained run: load it, predict with it, evaluate it."""

@@ -1,0 +1,1 @@
+"""Ready specs, one for each task; `recipe new` copies them."""
