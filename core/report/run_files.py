@@ -96,7 +96,8 @@ def read_weights(folder: Path) -> dict[str, str]:
         try:
             files = read_manifest(path).files
         except DamagedCheckpointError as error:
-            digests[path.name] = str(error)
+            if path.exists():  # else the run, which is going on, has just removed it
+                digests[path.name] = str(error)
             continue
         if "model.safetensors" in files:
             digests[path.name] = files["model.safetensors"].sha256

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -159,6 +161,16 @@ def _names(path: Path) -> set[str]:
 def refuse_special_files(path: Path) -> None:
     """Raise if a named pipe, socket or device is among a run's files: reading it could wait forever."""
     for pattern in ("*", f"{CHECKPOINTS}/*/*", f"{MODEL}/*"):
-        for found in path.glob(pattern):
-            if found.exists() and not found.is_file() and not found.is_dir():
+        # Not Path.glob: it raises if the run, which may be going on, removes a checkpoint while it is listed.
+        for name in glob.iglob(pattern, root_dir=path, include_hidden=True):  # noqa: PTH207
+            if _is_special(found := path / name):
                 raise UsageError(f"{found} is not a regular file; remove it, or restore the file that was there")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something is there that is neither a file nor a folder. One look: the run may remove it meanwhile."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import subprocess
+import threading
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from taskrecipe.errors import UsageError
+from taskrecipe.report.run_files import read_weights
 from taskrecipe.run.environment import describe_environment
 from taskrecipe.run.folder import RunFolder
 
@@ -184,6 +189,32 @@ def test_a_folder_that_is_no_run_can_not_be_opened(marker: str | None, message: 
         Path("other/run.json").write_text(marker)
     with pytest.raises(UsageError, match=message):
         RunFolder.open(Path("other"))
+
+
+def test_a_run_can_be_read_while_it_removes_checkpoints():
+    run = _run()
+    stop = threading.Event()
+
+    def save_and_remove() -> None:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            checkpoint = run.checkpoints / f"step-{number}"
+            checkpoint.mkdir(parents=True)
+            (checkpoint / "MANIFEST.json").write_text("{}")
+            trash = checkpoint.rename(run.checkpoints / f".trash-{number}")
+            shutil.rmtree(trash)
+
+    training = threading.Thread(target=save_and_remove)
+    training.start()
+    try:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            assert RunFolder.open(run.path).run_id == run.run_id
+            read_weights(run.path)
+    finally:
+        stop.set()
+        training.join()
 
 
 @pytest.mark.parametrize("marker", [None, "{"])
