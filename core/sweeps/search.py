@@ -7,7 +7,6 @@ follows from the folder alone (`plan`). A run that another process trains is lef
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from taskrecipe.sweeps.workers import Workers, send_signal
 from taskrecipe.system import atomic_files
 
 TICK = 0.1
-"""Seconds between two looks at the folder."""
+"""The most seconds between two looks at the folder. A run of this machine that ends is seen at once."""
 
 MOST_DEATHS = 3
 """How often a run's process may die at the same update before the run counts as failed."""
@@ -86,7 +85,7 @@ class Sweeper:
                 raise RunStopped(_describe_failures(moment.trials))
             if moment.is_done:
                 return
-            time.sleep(TICK)
+            self.workers.wait(TICK)
 
     def interrupt(self, signum: int, reason: str) -> bool:
         """Let every run save and stop. A second signal kills them."""
@@ -202,13 +201,13 @@ class Sweeper:
         self.workers.signal_all(signum)
         while self.workers.running:
             self.workers.collect_ended()
-            time.sleep(TICK)
+            self.workers.wait(TICK)
 
     def _wait_for_saves(self, moment: Moment) -> Iterator[Moment]:
         while self.workers.running or self._find_adopted(sorted(self._running)):
             self.workers.collect_ended()
             yield moment
-            time.sleep(TICK)
+            self.workers.wait(TICK)
         raise Interrupted(
             self.interrupted or signal.SIGINT,
             f"interrupted by {signal.Signals(self.interrupted or signal.SIGINT).name}; all trials that were running "
@@ -222,7 +221,7 @@ def _describe_failures(trials: tuple[Trial, ...]) -> str:
     for trial in failed[:10]:
         reasons = [run.error for run in trial.runs if run.error] or ["no evaluation gave a finite value"]
         lines.append(f"  trial {trial.number}: {reasons[0]}")
-    lines.append("Mend the cause and start the sweep again with --retry, or raise [sweep].max_failures")
+    lines.append("Fix the cause and start the sweep again with --retry, or raise [sweep].max_failures")
     return "\n".join(lines)
 
 

@@ -29,9 +29,6 @@ from taskrecipe.sweeps.jobs import Order
 from taskrecipe.system import atomic_files
 from taskrecipe.system.tracebacks import describe_unexpected, keep_traceback
 
-TICK = 0.05
-"""Seconds between two looks for runs that have ended."""
-
 
 def main() -> None:
     """Serve orders until the input ends."""
@@ -51,10 +48,13 @@ class Server:
 
     def serve(self) -> None:
         """Read orders and start their processes."""
+        ended = _wake_when_a_child_ends()
         _send({"ready": True})
         while True:
-            ready, _, _ = select.select([0], [], [], TICK)
-            if ready:
+            ready, _, _ = select.select([0, ended], [], [])
+            if ended in ready:
+                os.read(ended, 2**16)
+            if 0 in ready:
                 content = os.read(0, 2**16)
                 if not content:
                     return
@@ -90,6 +90,15 @@ class Server:
                 self.known_modules.add(name)
                 with suppress(Exception):
                     importlib.import_module(name)
+
+
+def _wake_when_a_child_ends() -> int:
+    """Return a descriptor that can be read whenever a process of a run has ended, so that nothing has to be polled."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # the signal writes to the pipe only if Python handles it
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
 
 
 def _find_sample_reason(path: str, sample: bool) -> dict[str, Any]:
@@ -149,6 +158,8 @@ def _become(order: Order) -> None:
 def _detach(output: Path) -> None:
     """Leave the terminal and the pipes of the sweeper, which may end before the run does."""
     os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     output.parent.mkdir(exist_ok=True)
     written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)

@@ -25,7 +25,7 @@ START_SECONDS = 600.0
 """How long the warm process may take to import everything, and a run's process to take its lock."""
 
 MOST_LOSSES = 3
-"""How often the warm process may die. If it dies more often, something ails this machine or a plugin."""
+"""How often the warm process may die. If it dies more often, this machine or a plugin is at fault."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -105,6 +105,13 @@ class Workers:
             raise error
         reason = answer["reason"]
         return None if reason is None else str(reason)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for news from the warm process, such as the end of a run; at most so many seconds."""
+        if self._warm is None:
+            time.sleep(seconds)
+        else:
+            self._pending = self._read(seconds)
 
     def collect_ended(self) -> dict[str, int]:
         """Return the runs whose processes have ended, each with its exit code."""
