@@ -13,6 +13,7 @@ import torch
 from tests.support.commands import Zygote
 from tests.support.runs import bits, copy_as_of, log, resume, write_spec
 from tests.support.shardruns import Plan, exported_shapes
+from tests.support.worker_kills import train_undisturbed_and_killed
 
 from taskrecipe.checkpoints.checkpoint import find_checkpoint
 from taskrecipe.checkpoints.fingerprint import fingerprint
@@ -128,3 +129,11 @@ def test_recipes_end_where_replicas_end(name: str, tmp_path: Path) -> None:
     for stage in ("gradients", "full"):
         assert losses(tmp_path / stage) == pytest.approx(losses(tmp_path / "none"), rel=1e-3)
         assert exported_shapes(tmp_path / stage) == exported_shapes(tmp_path / "none")
+
+
+@pytest.mark.parametrize("stage", ["gradients", "full"])
+def test_any_process_may_be_killed_at_any_moment(stage: str, zygote: Zygote, tmp_path: Path) -> None:
+    settings = {"launch.engine": '"deepspeed"', "launch.shard": f'"{stage}"', "train.updates": "200"}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    whole, killed = train_undisturbed_and_killed(write_spec(tmp_path), *options, kills=4)
+    assert bits(zygote, killed) == bits(zygote, whole)

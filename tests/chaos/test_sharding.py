@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import random
-import resource
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.commands import Zygote
-from tests.support.runs import bits, log, resume, write_spec
+from tests.support.runs import bits, log, write_spec
 from tests.support.shardruns import Plan, exported_shapes
+from tests.support.worker_kills import start, train_undisturbed_and_killed
 
-RECIPE = Path(sys.executable).with_name("recipe")
 LIMIT = 2750 * 2**20
 """Bytes of private memory, of which half are those of an interpreter with torch."""
 
@@ -77,22 +70,6 @@ RECIPES = [
 ]
 
 
-def start(*arguments: str, cwd: Path, limit: int | None = None) -> subprocess.Popen[str]:
-    def constrain() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-    return subprocess.Popen(
-        [str(RECIPE), *arguments],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=constrain,
-    )
-
-
 @pytest.mark.chaos
 def test_a_model_too_large_for_one_process_trains_on_two(tmp_path: Path) -> None:
     """76 million weights: 1.2 GB with their gradients and the optimizer's state, 0.6 GB in each of two processes."""
@@ -112,36 +89,9 @@ def test_a_model_too_large_for_one_process_trains_on_two(tmp_path: Path) -> None
 
 @pytest.mark.chaos
 def test_any_process_may_be_killed_at_any_moment(zygote: Zygote, tmp_path: Path) -> None:
-    spec, chance = write_spec(tmp_path), random.Random(7)
-    options = ["--processes", "2", "--set", 'launch.shard="full"', "--set", "train.updates=60"]
-    whole = start("run", str(spec), "--out", "whole", *options, cwd=tmp_path)
-    whole.communicate(timeout=300)
-    assert whole.returncode == 0
-    process = start("run", str(spec), "--out", "killed", *options, cwd=tmp_path)
-    for kill in range(6):
-        workers = wait_for_workers(process, tmp_path / "killed" / "log.jsonl", kill)
-        time.sleep(chance.uniform(0.0, 0.4))
-        os.kill(workers[kill % 2], signal.SIGKILL)
-        process.communicate(timeout=120)
-        if process.returncode == 0:
-            break
-        process = start("resume", "killed", cwd=tmp_path)
-    process.communicate(timeout=300)
-    assert process.returncode == 0 or resume(zygote, tmp_path / "killed").code == 0
-    assert bits(zygote, tmp_path / "killed") == bits(zygote, tmp_path / "whole")
-
-
-def wait_for_workers(process: subprocess.Popen[str], path: Path, kills: int) -> list[int]:
-    """Return the training processes once they have started `kills + 1` times and taken an update."""
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        size = path.stat().st_size if path.exists() else 0
-        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True)
-        found = [int(line) for line in listed.stdout.split()]
-        time.sleep(0.2)
-        if len(found) == 2 and path.exists() and path.stat().st_size > size > 0:
-            return found
-    raise TimeoutError(f"no update after {kills} kills")
+    options = ["--set", 'launch.shard="full"', "--set", "train.updates=200"]
+    whole, killed = train_undisturbed_and_killed(write_spec(tmp_path), *options, kills=6)
+    assert bits(zygote, killed) == bits(zygote, whole)
 
 
 def require_same_run(folder: Path, spec: str, **settings: object) -> None:
