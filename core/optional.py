@@ -44,7 +44,7 @@ class EmbedsRows(ABC):
 
 
 class CutsRows(ABC):
-    """A recipe whose `preprocess` makes other rows than it gets: parts of long rows, or rows joined and cut anew.
+    """A recipe whose `preprocess` makes other rows than it gets: parts of long rows, or rows joined and cut again.
 
     Without this class, the first preprocessed row is made of the first row, the second of the second, and so on.
     """

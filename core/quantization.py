@@ -34,7 +34,7 @@ def load_quantized(auto_class: Any, folder: Path, kind: str, options: Mapping[st
 
 
 def _keep_layout(model: Any) -> None:
-    """Keep bitsandbytes from packing weights anew for evaluation: it rounds their scales, and training goes on so."""
+    """Keep bitsandbytes from packing weights again for evaluation: that would round their scales for training too."""
     for layer in model.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False

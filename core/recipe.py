@@ -243,7 +243,7 @@ class Recipe:
     # Evidence: what an evaluation says about each row ------------------------------------------------
 
     def row_losses(self, outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return for each row the sum of its loss and the number of items in it; None if that can't be told.
+        """Return for each row the sum of its loss and the number of items in it; None if that is not known.
 
         By default the cross entropy of one class a row, if that is what the batch has.
         """

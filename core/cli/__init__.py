@@ -33,7 +33,7 @@ def main() -> None:
             app(prog_name="recipe")
     except RecipeError as error:
         sys.stdout.flush()
-        if not _is_told(error):
+        if not _is_printed_elsewhere(error):
             print(_json_message(error) if "--json" in sys.argv else _message(error), file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
@@ -48,19 +48,19 @@ def main() -> None:
         from taskrecipe.system.tracebacks import describe_unexpected, keep_traceback
 
         message = describe_unexpected(error, keep_traceback(error))
-        if not _is_told(error):
+        if not _is_printed_elsewhere(error):
             print(f"error: {printable(message)}\nhelp: recipe guide unexpected", file=sys.stderr)
         sys.exit(1)
 
 
-def _is_told(error: BaseException) -> bool:
+def _is_printed_elsewhere(error: BaseException) -> bool:
     """Whether another process of the run prints this error: all of them fail together."""
     if "taskrecipe.run.launchers" not in sys.modules:
         return False
-    from taskrecipe.run.launchers import speaks_for_machine
+    from taskrecipe.run.launchers import prints_for_machine
 
-    told: bool | None = getattr(error, "is_told", None)
-    return not speaks_for_machine() if told is None else told
+    known: bool | None = getattr(error, "is_printed_elsewhere", None)
+    return not prints_for_machine() if known is None else known
 
 
 def _is_plain_validate(arguments: list[str]) -> bool:

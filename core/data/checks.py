@@ -71,7 +71,7 @@ def _watch(recipe: Recipe, act: Callable[[], None]) -> dict[str, Any]:
 
 
 def _name_question(recipe: Recipe, rows: Dataset, what: str, split: str) -> str | None:
-    """Return a hash of all that the answer depends on; None if asking again is as quick, or it can't be told."""
+    """Return a hash of all that the answer depends on; None if asking again is as quick, or it is not known."""
     if isinstance(recipe, HasParts) or (rows.data.nbytes < SMALL_BYTES and not image_columns(rows)):
         return None
     try:

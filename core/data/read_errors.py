@@ -1,4 +1,4 @@
-"""What a library's error means to whoever gave it the data: one sentence instead of a traceback."""
+"""What a library's error means to the person who supplied the data: one sentence instead of a traceback."""
 
 from __future__ import annotations
 

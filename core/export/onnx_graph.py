@@ -122,7 +122,7 @@ class _Reading(Mapping[str, Any]):
 
 
 def _read_by_predict(recipe: Recipe, outputs: Any, batch: Batch) -> set[str]:
-    """Return the names of the outputs that `predict` reads; none if that can't be told."""
+    """Return the names of the outputs that `predict` reads; none if that is not known."""
     if not isinstance(outputs, Mapping):
         return set()
     reading = _Reading(outputs)

@@ -202,7 +202,7 @@ NO_EQUIVALENT: dict[str, str] = {
     "with_tracking": "[track] names a tracker; the run's folder has everything without one",
     "hub_model_id": "`recipe export RUN --to hub --repo OWNER/NAME`",
     "hub_token": "`hf auth login` or HF_TOKEN",
-    "ignore_mismatched_sizes": "a head that doesn't fit is made anew, and a warning names it",
+    "ignore_mismatched_sizes": "a head that doesn't fit is initialized again, and a warning names it",
     "lang": "one language is all a spec has",
     "val_max_target_length": "[task].target_length holds for training and evaluation",
 }

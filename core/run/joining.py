@@ -57,7 +57,7 @@ def join_peers(launch: Launch) -> Iterator[Peers]:
     roll = meeting.gather()
     _choose_interfaces(roll, seat.rank, launch.interface)
     peers = Peers(meeting.connect_again(), roll.token, roll.cards, seat.rank, meeting.address)
-    with peers.giving_signs(), peers.choosing_speaker():
+    with peers.sending_heartbeats(), peers.printing_once():
         with OpenedSockets(meeting.port) as peers.connections:
             init_group(_with_prefix(roll.token, meeting.store), seat.rank, seat.size, launch)
         try:

@@ -86,7 +86,7 @@ def is_first() -> bool:
     return seat is None or seat.rank == 0
 
 
-def speaks_for_machine() -> bool:
+def prints_for_machine() -> bool:
     """Whether this process prints an error that comes before the processes have found each other."""
     seat = find_seat()
     return seat is None or seat.local_rank == 0

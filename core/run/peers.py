@@ -1,8 +1,8 @@
-"""The other processes of a run that another launcher started: who they are, and what has become of them.
+"""The other processes of a run that another launcher started: who they are, and why one of them failed.
 
-Each process gives a sign of life every second through the store. When an exchange fails, because a connection was
-closed or `[launch].timeout` has passed, those that give no sign any more are named with their machine. A process that
-fails writes its error into the store first, so that the others raise that instead of what torch says. One process
+Each process sends a heartbeat every second through the store. When an exchange fails, because a connection was
+closed or `[launch].timeout` has passed, processes without a heartbeat are named with their machine. A process that
+fails writes its error into the store first, so that the others raise that instead of torch's own error. One process
 prints it.
 """
 
@@ -24,14 +24,14 @@ from taskrecipe.run.error_reports import ErrorReport, make_error, report_error
 from taskrecipe.run.interfaces import name_machine
 from taskrecipe.run.opened_sockets import OpenedSockets
 
-SIGN_SECONDS = 1.0
-"""Seconds between two signs of life."""
+HEARTBEAT_SECONDS = 1.0
+"""Seconds between two heartbeats."""
 
 SILENT_SECONDS = 4.0
-"""Seconds without a sign after which a process is gone, once an exchange has failed."""
+"""Seconds without a heartbeat after which a process is gone, once an exchange has failed."""
 
-LAST_WORDS_SECONDS = 10.0
-"""How long the other processes are given to say why they failed."""
+REPORT_SECONDS = 10.0
+"""How long to wait for the other processes to report why they failed."""
 
 _CONNECTION_WORDS = (
     "gloo",
@@ -106,29 +106,29 @@ class Peers:
         )
 
     @contextmanager
-    def giving_signs(self) -> Iterator[None]:
-        """Give signs of life while the block runs."""
-        thread = threading.Thread(target=self._give_signs, name="signs of life", daemon=True)
+    def sending_heartbeats(self) -> Iterator[None]:
+        """Send heartbeats while the block runs."""
+        thread = threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True)
         thread.start()
         try:
             yield
         finally:
             self._ended.set()
-            thread.join(SIGN_SECONDS)
+            thread.join(HEARTBEAT_SECONDS)
 
-    def _give_signs(self) -> None:
+    def _send_heartbeats(self) -> None:
         number = 0
         with suppress(RuntimeError):  # the store has gone, and with it the run
-            while not self._ended.wait(SIGN_SECONDS if number else 0.0):
+            while not self._ended.wait(HEARTBEAT_SECONDS if number else 0.0):
                 number += 1
-                self._store.set(self._key("sign", self.rank), str(number))
+                self._store.set(self._key("heartbeat", self.rank), str(number))
 
     # Failures ---------------------------------------------------------------------------------------
 
     def explain(self, error: Exception) -> Exception:
-        """Return the error that ended the run: this one, the one that another process failed by, or who is lost.
+        """Return the error that ended the run: this one, another process's, or one that names the lost process.
 
-        The others are told.
+        It is also posted to the store for the other processes.
         """
         if len(self.cards) < 2 or error is self._explained:
             return error
@@ -144,16 +144,16 @@ class Peers:
         return error
 
     def _find_cause(self) -> RecipeError:
-        """Wait until another process says why it failed, or gives no sign any more."""
+        """Wait until another process says why it failed, or sends no heartbeat any more."""
         others = [rank for rank in range(len(self.cards)) if rank != self.rank]
-        signs, changed = dict.fromkeys(others, b""), dict.fromkeys(others, time.monotonic())
-        end = time.monotonic() + LAST_WORDS_SECONDS
+        beats, changed = dict.fromkeys(others, b""), dict.fromkeys(others, time.monotonic())
+        end = time.monotonic() + REPORT_SECONDS
         while time.monotonic() < end:
             if reports := self._read("error", others):
                 return self._repeat_error({rank: json.loads(report) for rank, report in reports.items()})
-            for rank, sign in self._read("sign", others).items():
-                if sign != signs[rank]:
-                    signs[rank], changed[rank] = sign, time.monotonic()
+            for rank, beat in self._read("heartbeat", others).items():
+                if beat != beats[rank]:
+                    beats[rank], changed[rank] = beat, time.monotonic()
             if silent := [rank for rank in others if time.monotonic() - changed[rank] > SILENT_SECONDS]:
                 return self._name_lost(silent)
             time.sleep(0.2)
@@ -170,9 +170,9 @@ class Peers:
         self._lost, self.main_is_lost = ranks, 0 in ranks
         hosts = list(dict.fromkeys(self.cards[rank].host for rank in ranks))
         if len(ranks) == 1 or len(hosts) > 1:
-            return _lost_error(f"{' and '.join(map(self._name, ranks))} gave no sign of life and was lost")
+            return _lost_error(f"{' and '.join(map(self._name, ranks))} sent no heartbeat and was lost")
         numbers = ", ".join(str(rank + 1) for rank in ranks)
-        return _lost_error(f"machine {hosts[0]} with the processes {numbers} gave no sign of life and was lost")
+        return _lost_error(f"machine {hosts[0]} with the processes {numbers} sent no heartbeat and was lost")
 
     def _name(self, rank: int) -> str:
         card = self.cards[rank]
@@ -181,30 +181,30 @@ class Peers:
     # Who prints -------------------------------------------------------------------------------------
 
     @contextmanager
-    def choosing_speaker(self) -> Iterator[None]:
+    def printing_once(self) -> Iterator[None]:
         """Let one process print an error that ends the block in all of them."""
         try:
             yield
         except Exception as error:
-            told = self.explain(error)
-            self._choose_speaker(told)
-            if told is error:
+            cause = self.explain(error)
+            self._choose_printer(cause)
+            if cause is error:
                 raise
-            raise told from error
+            raise cause from error
 
-    def _choose_speaker(self, error: Exception) -> None:
-        """Mark the error as told if another process prints it. The main process does, unless it is lost."""
+    def _choose_printer(self, error: Exception) -> None:
+        """Mark the error if another process prints it. The main process does, unless it is lost."""
         if len(self.cards) < 2:
             return
         with suppress(RuntimeError):
             if self.rank == 0:
-                self._store.set(self._key("told"), "1")
-                self._await_listeners()
-            elif not self.main_is_lost and self._await("told", 2 * LAST_WORDS_SECONDS):
-                self._store.set(self._key("heard", self.rank), "1")
-                error.is_told = True  # type: ignore[attr-defined]
-            elif self._store.add(self._key("speaker"), 1) > 1:
-                error.is_told = True  # type: ignore[attr-defined]
+                self._store.set(self._key("printing"), "1")
+                self._await_acknowledgments()
+            elif not self.main_is_lost and self._await("printing", 2 * REPORT_SECONDS):
+                self._store.set(self._key("acknowledged", self.rank), "1")
+                error.is_printed_elsewhere = True  # type: ignore[attr-defined]
+            elif self._store.add(self._key("printer"), 1) > 1:
+                error.is_printed_elsewhere = True  # type: ignore[attr-defined]
 
     def _await(self, kind: str, seconds: float) -> bool:
         """Wait for an entry of the store; return whether it has come."""
@@ -215,11 +215,11 @@ class Peers:
             time.sleep(0.1)
         return False
 
-    def _await_listeners(self) -> None:
+    def _await_acknowledgments(self) -> None:
         """Wait until the others know that this process prints the error: the store may end with it."""
         others = [rank for rank in range(1, len(self.cards)) if rank not in self._lost]
-        end = time.monotonic() + LAST_WORDS_SECONDS
-        while len(self._read("heard", others)) < len(others) and time.monotonic() < end:
+        end = time.monotonic() + REPORT_SECONDS
+        while len(self._read("acknowledged", others)) < len(others) and time.monotonic() < end:
             time.sleep(0.1)
 
     # The store --------------------------------------------------------------------------------------

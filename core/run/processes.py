@@ -1,7 +1,7 @@
 """Several processes on this machine: started together, watched, and ended together.
 
 Nothing listens beyond this machine: the processes find each other through a file in a private folder, and connect
-over the loopback interface. Each sends its events, its error and a sign of life every second as JSON lines through a
+over the loopback interface. Each sends its events, its error and a heartbeat every second as JSON lines through a
 pipe; one that sends nothing for `[launch].timeout` seconds was stopped or hangs, and ends the run. Each process ends
 when this one ends, however that happens: it watches a second pipe that this process holds open.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from taskrecipe.spec.spec import Launch
     from taskrecipe.training.events import Event
 
-LAST_WORDS_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 """How long the other processes may take to end by themselves once one has failed."""
 
 EXIT_SECONDS = 60.0
@@ -70,7 +70,7 @@ class Worker:
     events: int
     """The reading end of its pipe."""
     buffer: bytes = b""
-    last_sign: float = field(default_factory=time.monotonic)
+    last_heartbeat: float = field(default_factory=time.monotonic)
     """When it last sent anything."""
     error: ErrorReport | None = None
     ended_here: bool = False
@@ -82,7 +82,7 @@ class ProcessGroup:
     """The processes of one run."""
 
     timeout: float
-    """Seconds without a sign of life after which a process counts as hanging."""
+    """Seconds without a heartbeat after which a process counts as hanging."""
     workers: list[Worker] = field(default_factory=list)
     interrupted: int | None = None
     silent: Worker | None = None
@@ -128,7 +128,7 @@ class ProcessGroup:
                             yield read_event(message["event"])
                 failed = any(worker.process.poll() for worker in self.workers)
                 if failed and deadline is None and self.interrupted is None:
-                    deadline = time.monotonic() + LAST_WORDS_SECONDS
+                    deadline = time.monotonic() + REPORT_SECONDS
         for worker in self.workers:  # an interpreter takes a while to end after it has closed its pipe
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(0.0 if deadline or self.silent else EXIT_SECONDS)
@@ -137,9 +137,9 @@ class ProcessGroup:
         """Find a process that has sent nothing for too long, once the run has started: imports may block it before."""
         open_pipes = {key.data.rank for key in selector.get_map().values()}
         latest = time.monotonic() - self.timeout
-        silent = [w for w in self.workers if w.rank in open_pipes - ready and w.last_sign < latest]
+        silent = [w for w in self.workers if w.rank in open_pipes - ready and w.last_heartbeat < latest]
         if silent and self._has_started:
-            self.silent = min(silent, key=lambda worker: worker.last_sign)
+            self.silent = min(silent, key=lambda worker: worker.last_heartbeat)
         return self.silent is not None
 
     def interrupt(self, signum: int, reason: str) -> bool:
@@ -169,7 +169,7 @@ class ProcessGroup:
         """Raise the error that ended the run, if one did. Only the first one counts; the others follow from it."""
         reported = [worker.error for worker in self.workers if worker.error]
         if self.silent:
-            raise _hanging_error(self.silent, len(self.workers), f"gave no sign of life for {self.timeout:g} seconds")
+            raise _hanging_error(self.silent, len(self.workers), f"sent no heartbeat for {self.timeout:g} seconds")
         if self.interrupted and not reported:
             raise Interrupted(self.interrupted)
         killed = [worker for worker in self.workers if _was_killed(worker)]
@@ -191,7 +191,7 @@ class ProcessGroup:
             selector.unregister(worker.events)
             os.close(worker.events)
             return
-        worker.last_sign = time.monotonic()
+        worker.last_heartbeat = time.monotonic()
         *lines, worker.buffer = (worker.buffer + content).split(b"\n")
         for line in lines:
             message = json.loads(line)

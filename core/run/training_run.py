@@ -195,7 +195,7 @@ class TrainingRun:
         self.mirroring.start(prepared.warnings)
 
     def _log_start(self, step: int, prepared: Prepared) -> None:
-        """Log what the console was told before there was a log."""
+        """Log the facts that the console printed before there was a log."""
         if self.store:
             device = describe_device(self.accelerator, self.spec.train.precision)
             self.folder.log(About(step, {"device": device, **describe_prepared(prepared)}).timed_record())

@@ -21,8 +21,8 @@ from taskrecipe.run.request import Request
 if TYPE_CHECKING:
     from taskrecipe.spec.spec import Launch
 
-SIGN_SECONDS = 1.0
-"""Seconds between two signs of life."""
+HEARTBEAT_SECONDS = 1.0
+"""Seconds between two heartbeats."""
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     request = Request.from_json((folder / REQUEST).read_text())
     with os.fdopen(int(os.environ[EVENTS]), "wb", buffering=0) as file:
         pipe = Pipe(file)
-        threading.Thread(target=_send_signs_of_life, args=(pipe,), daemon=True).start()
+        threading.Thread(target=_send_heartbeats, args=(pipe,), daemon=True).start()
         sys.exit(_work(request, folder / STORE, pipe))
 
 
@@ -50,12 +50,12 @@ class Pipe:
                 content = content[self._file.write(content) :]
 
 
-def _send_signs_of_life(pipe: Pipe) -> None:
+def _send_heartbeats(pipe: Pipe) -> None:
     """Let the launcher know that this process is running: one that is stopped sends nothing."""
     with suppress(OSError, ValueError):  # the pipe was closed: this process ends
         while True:
             pipe.send({"alive": True})
-            time.sleep(SIGN_SECONDS)
+            time.sleep(HEARTBEAT_SECONDS)
 
 
 def _work(request: Request, store: Path, pipe: Pipe) -> int:

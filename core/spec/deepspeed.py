@@ -1,6 +1,6 @@
 """`[launch.deepspeed]`: a DeepSpeed configuration, read by value. Every key of it is known, checked, or refused.
 
-Whoever has such a file has settled there what the spec settles too: batch sizes, precision, the stage of ZeRO. These
+Such a file sets what the spec sets too: batch sizes, precision, the stage of ZeRO. These
 keys must agree with the spec, or be "auto". The settings of ZeRO that only change speed and memory are used.
 
 Annotations are no strings in this module (no `from __future__ import annotations`), as in `taskrecipe.spec.spec`.

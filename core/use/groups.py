@@ -38,7 +38,7 @@ class Group:
 def score_groups(loaded: Loaded, assessments: Sequence[Assessment], column: str, assess: Assess) -> dict[str, Group]:
     """Return the metrics of the rows with each value of the column, the value with the most rows first.
 
-    A recipe that joins rows and cuts them anew can't tell whose its predictions are: each group is evaluated alone.
+    A recipe that joins rows and cuts them again can't say which row a prediction is of: each group is evaluated alone.
     """
     found: dict[str, Group] = {}
     for assessment in assessments:

@@ -54,7 +54,7 @@ def make_engine(
 
 
 def make_config(spec: Spec, processes: int) -> dict[str, Any]:
-    """Return what DeepSpeed is told: all of it comes from the spec."""
+    """Return DeepSpeed's configuration: all of it comes from the spec."""
     accumulate = spec.train.first_accumulate
     rows = spec.train.batch_size // (processes * accumulate)
     given = spec.launch.deepspeed.train_micro_batch_size_per_gpu if spec.launch.deepspeed else "auto"

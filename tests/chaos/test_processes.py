@@ -198,7 +198,7 @@ def test_a_signal_to_the_launcher_saves(signum: int, code: int, zygote: Zygote, 
         ("train.learning_rate=1e9", 4, "the update was not taken"),
     ],
 )
-def test_what_goes_wrong_is_told_once(change: str, code: int, words: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_printed_once(change: str, code: int, words: str, tmp_path: Path) -> None:
     """Whichever process it happens in: what the others meet because of it is not worth telling."""
     spec = write_regression(tmp_path, "1.5")
     options = ["--set", change, "--set", "train.clip_norm=0", "--set", "optimizer.name='sgd'"]
@@ -247,6 +247,6 @@ def test_a_process_that_is_stopped_ends_the_run(zygote: Zygote, tmp_path: Path) 
     _, errors = process.communicate(timeout=120)
     assert time.monotonic() - before < 60
     assert process.returncode == 4, errors
-    assert f"process 2 of 2 (process id {stopped}) gave no sign of life for 15 seconds" in the_error(errors)
+    assert f"process 2 of 2 (process id {stopped}) sent no heartbeat for 15 seconds" in the_error(errors)
     assert alive(family) == []
     assert resume(zygote, folder, "--set", "train.updates=9", "--allow", "train.updates", "--processes", "1").code == 0

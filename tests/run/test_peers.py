@@ -63,11 +63,11 @@ def test_a_process_that_hangs_is_named_with_its_machine(zygote: Zygote, tmp_path
     finally:
         kill(started[1])
     [told] = errors_of(started[0].stderr)
-    assert f"process 2 of 2 on {os.uname().nodename} (process id {started[1].pid}) gave no sign of life" in told
+    assert f"process 2 of 2 on {os.uname().nodename} (process id {started[1].pid}) sent no heartbeat" in told
     assert results(tmp_path / "run")["status"] == "failed"
 
 
-def test_an_error_of_one_process_is_told_once(zygote: Zygote, tmp_path: Path) -> None:
+def test_an_error_of_one_process_is_printed_once(zygote: Zygote, tmp_path: Path) -> None:
     spec = write_spec(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
