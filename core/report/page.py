@@ -74,6 +74,12 @@ def render_template(name: str, page: Any) -> str:
     return _environment().get_template(name).render(values)
 
 
+def compile_templates() -> None:
+    """Compile the template of a run's report, so that writing one later, also in a forked process, is quicker."""
+    for name in ("report.html.jinja", "figures.html.jinja"):
+        _environment().get_template(name)
+
+
 def draw_figure(chart: Chart | ParallelChart) -> dict[str, Markup]:
     """Draw a chart along each of its axes; one without axes under an empty name."""
     if isinstance(chart, ParallelChart):

@@ -164,3 +164,12 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is written, without reading it; None if it is not there."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from taskrecipe.run.folder_names import LOG, RESULTS
 from taskrecipe.run.log import RunLog
 from taskrecipe.run.pause import rung_update
-from taskrecipe.sweeps.folder import FAILED, SweepFolder
+from taskrecipe.sweeps.folder import FAILED, SweepFolder, file_state
 
 Status = Literal["new", "begun", "paused", "finished", "failed"]
 """`begun`: it trains now, or it was interrupted and can be resumed."""
@@ -66,7 +66,7 @@ class TrialRun:
 def read_run(folder: SweepFolder, name: str, seed: int, metric: str) -> TrialRun:
     """Read the state of a run. What a process is writing meanwhile counts when it is written."""
     path = folder.run(name)
-    state = _state_of(path / LOG), _state_of(path / RESULTS), _state_of(folder.state / name / FAILED), path.exists()
+    state = file_state(path / LOG), file_state(path / RESULTS), file_state(folder.state / name / FAILED), path.exists()
     known = _cache.get(path)
     if known is None or known[0] != state:
         known = _cache[path] = state, _read_run(folder, name, seed, metric)
@@ -112,14 +112,6 @@ def find_last_step(folder: SweepFolder, name: str) -> int:
 class _Log:
     total: int | None = None
     evaluations: list[Evaluation] = field(default_factory=list)
-
-
-def _state_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        about = path.stat()
-    except OSError:
-        return None
-    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _parse_log(path: Path, metric: str) -> _Log:

@@ -3,6 +3,8 @@
 Each run has a process of its own, which ends with it: nothing of one run reaches the next. This process computes
 nothing, so that no thread and no state of torch is there when it forks.
 
+What the first run had to import is imported here while it trains, so that the next ones start with it.
+
 It reads orders from standard input, one a line, and answers with lines of JSON: `claimed` or `busy` when a run's
 process has its lock or finds that another has it, `ended` with its exit code. When its input ends, this process ends;
 the runs go on.
@@ -24,10 +26,13 @@ from typing import Any
 from taskrecipe.errors import DiskFullError, Interrupted, RecipeError, UsageError
 from taskrecipe.run.folder_names import SPEC
 from taskrecipe.run.train import run_request_events
-from taskrecipe.sweeps.folder import BASE, MODULES, SWEEPER, SweepFolder
+from taskrecipe.sweeps.folder import BASE, MODULES, SWEEPER, SweepFolder, file_state
 from taskrecipe.sweeps.jobs import Order
 from taskrecipe.system import atomic_files
 from taskrecipe.system.tracebacks import describe_unexpected, keep_traceback
+
+IDLE = 0.5
+"""Seconds without an order or an end of a run after which the next run is prepared for."""
 
 
 def main() -> None:
@@ -43,7 +48,9 @@ class Server:
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
-        self.known_modules: set[str] = set()
+        self.folder: SweepFolder | None = None
+        self.modules_from: tuple[int, int, int] | None = None
+        """The state of the file of modules that was read last."""
         self.buffer = b""
 
     def serve(self) -> None:
@@ -51,7 +58,9 @@ class Server:
         ended = _wake_when_a_child_ends()
         _send({"ready": True})
         while True:
-            ready, _, _ = select.select([0, ended], [], [])
+            ready, _, _ = select.select([0, ended], [], [], IDLE if self.names else None)
+            if not ready:
+                self._prepare_next()
             if ended in ready:
                 os.read(ended, 2**16)
             if 0 in ready:
@@ -68,7 +77,8 @@ class Server:
             _send({"sample": _find_sample_reason(message["probe"], message["sample"])})
             return
         order = Order.from_json(message)
-        self._import_modules(SweepFolder(Path(order.sweep)))
+        self.folder = SweepFolder(Path(order.sweep))
+        self._import_modules(self.folder)
         gc.collect()
         gc.freeze()  # what is here stays: a collection in a fork would copy its memory
         pid = os.fork()
@@ -82,14 +92,37 @@ class Server:
             if done:
                 _send({"ended": self.names.pop(pid), "code": os.waitstatus_to_exitcode(status)})
 
-    def _import_modules(self, folder: SweepFolder) -> None:
-        """Import what the first runs had to import by themselves, so that the next ones need not."""
-        found = folder.read_json(str(folder.state.relative_to(folder.path) / MODULES)) or {}
+    def _prepare_next(self) -> None:
+        """While runs train, import and compile here what every later run would import and compile by itself."""
+        if self.folder is not None and self._import_modules(self.folder):
+            with suppress(Exception):  # if it fails, the run that needs it says why
+                _compile_once(self.folder.base)
+
+    def _import_modules(self, folder: SweepFolder) -> bool:
+        """Import what the first runs had to import by themselves; return whether there was something new."""
+        path = folder.state / MODULES
+        state = file_state(path)
+        if state is None or state == self.modules_from:
+            return False
+        self.modules_from = state
+        found = folder.read_json(str(path.relative_to(folder.path))) or {}
         for name in found.get("modules", []):
-            if name not in sys.modules and name not in self.known_modules:
-                self.known_modules.add(name)
+            if name not in sys.modules:
                 with suppress(Exception):
                     importlib.import_module(name)
+        return True
+
+
+def _compile_once(base: Path) -> None:
+    """Build pydantic's validators of the spec, the report's templates, and transformers' patterns of weight names."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    from taskrecipe.report.page import compile_templates
+    from taskrecipe.spec.resolve import resolve
+
+    resolve(base)
+    compile_templates()
+    get_checkpoint_conversion_mapping("")
 
 
 def _wake_when_a_child_ends() -> int:
@@ -149,7 +182,6 @@ def _become(order: Order) -> None:
         os.close(answers)
         os.environ.update(order.environment)
         code = _train(order, folder)
-        _keep_modules(folder)
         lock.release()
     finally:
         os._exit(code)
@@ -171,11 +203,15 @@ def _detach(output: Path) -> None:
 
 def _train(order: Order, folder: SweepFolder) -> int:
     """Train, and record why if it fails. A run that was interrupted has not failed."""
-    run = folder.run(order.name)
+    from taskrecipe.training.events import End, Updated
+
+    run, known = folder.run(order.name), len(sys.modules)
     request = order.request(str(folder.path / BASE), str(run), (run / SPEC).exists())
     try:
-        for _ in run_request_events(request):
-            pass
+        for event in run_request_events(request):
+            if isinstance(event, Updated | End):
+                known = _keep_modules(folder, known)
+        _keep_modules(folder, known)
     except Interrupted as error:
         return error.exit_code
     except RecipeError as error:
@@ -195,14 +231,16 @@ def _describe(error: BaseException, message: str, code: int) -> dict[str, Any]:
     return {"kind": kind, "message": message, "code": code}
 
 
-def _keep_modules(folder: SweepFolder) -> None:
-    """Keep the names of what was imported. Only the first runs find something new."""
-    path = folder.state / MODULES
-    known = (folder.read_json(str(path.relative_to(folder.path))) or {}).get("modules", [])
-    ours = [name for name, module in list(sys.modules.items()) if getattr(module, "__spec__", None) is not None]
-    if set(ours) - set(known):
-        with suppress(OSError, FileExistsError):  # another run writes it at the same moment
-            atomic_files.replace(path, json.dumps({"modules": sorted({*known, *ours})}).encode())
+def _keep_modules(folder: SweepFolder, known: int) -> int:
+    """Keep the names of what was imported if it is more than `known` modules; return how many there are now."""
+    if len(sys.modules) > known:
+        path = folder.state / MODULES
+        kept = (folder.read_json(str(path.relative_to(folder.path))) or {}).get("modules", [])
+        ours = [name for name, module in list(sys.modules.items()) if getattr(module, "__spec__", None) is not None]
+        if set(ours) - set(kept):
+            with suppress(OSError, FileExistsError):  # another run writes it at the same moment
+                atomic_files.replace(path, json.dumps({"modules": sorted({*kept, *ours})}).encode())
+    return len(sys.modules)
 
 
 def _send(message: dict[str, Any], descriptor: int = 1) -> None:

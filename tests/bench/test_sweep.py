@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.support.sweeps import write_sweep
 pytestmark = pytest.mark.bench
 
 TRIALS = 3
-UPDATES = 200
+UPDATES = 600
+"""A run of some seconds: beside its training a trial costs about a quarter of a second."""
 RATES = [1e-3, 9e-4, 8e-4, 7e-4, 6e-4][: TRIALS + 1]
 
 STRAIGHT = """
@@ -53,18 +55,18 @@ def test_a_trial_against_the_same_run_in_a_process_that_is_warm(tmp_path: Path) 
         plain.write_text('extends = "spec.toml"\n[evaluate]\nevery = 100\n[checkpoint]\nevery = 100\n')
         command = [sys.executable, "-c", STRAIGHT.format(rates=RATES), str(plain), str(out), str(UPDATES)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return sum(json.loads(done.stdout)[1:]) / TRIALS  # the first one pays for the imports
+        return float(min(json.loads(done.stdout)[1:]))  # the first one pays for the imports
 
     def swept() -> float:
         out = tmp_path / f"sweep-{next(rounds)}"
         command = [sys.executable, "-m", "taskrecipe", "sweep", str(spec), "--out", str(out), "--quiet"]
         subprocess.run([*command, "--set", f"sweep.trials={TRIALS + 1}"], env=environment, check=True)
         ends = _ends(out)
-        return (ends[-1] - ends[0]) / TRIALS  # the first one warms the cache
+        return min(later - earlier for earlier, later in pairwise(ends))  # the first one warms the cache
 
     contenders = {"the run itself": straight, "a trial of a sweep": swept}
-    ratios = compare(contenders, 2, f"one run of {UPDATES} updates, after the first")
-    assert ratios["a trial of a sweep"] < 1.15  # about 1.03 on a machine that does nothing else
+    ratios = compare(contenders, 2, f"the fastest run of {UPDATES} updates, after the first")
+    assert ratios["a trial of a sweep"] < 1.1  # the goal is 1.05, which a busy machine can miss
 
 
 def test_halving_against_full_trials(tmp_path: Path) -> None:
