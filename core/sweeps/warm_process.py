@@ -122,7 +122,7 @@ def _compile_once(base: Path) -> None:
 
     resolve(base)
     compile_templates()
-    get_checkpoint_conversion_mapping("")
+    get_checkpoint_conversion_mapping("")  # type: ignore[no-untyped-call]
 
 
 def _wake_when_a_child_ends() -> int:
