@@ -94,7 +94,7 @@ class Loop:
                 update = self.throughput.time_next(updates)
                 yield self.take(update)
                 # A callback's request counts at once; a signal's from when the processes know of it.
-                if update.ride.is_asked or self.spec.callbacks:
+                if update.exchange.is_asked or self.spec.callbacks:
                     self.control.agree()
                 if news := self.state.updates.cut.take_news():
                     yield from self._send(Warned(self.progress.step, news))
@@ -126,7 +126,7 @@ class Loop:
     def take(self, update: Update) -> Updated:
         """Compute an update's gradients and change the weights, unless a number in it is not finite."""
         update.require_items()
-        update.ride.asks = lambda: self.control.is_asked
+        update.exchange.asks = lambda: self.control.is_asked
         update.seed()
         for effect in self.objective.effects:
             effect.before_update(update.number, self.state.module)

@@ -22,7 +22,7 @@ from taskrecipe.training.objective import Objective
 from taskrecipe.training.order import Rows
 from taskrecipe.training.randomness import Purpose, make_generator
 from taskrecipe.training.unused_weights import ExchangeWatch
-from taskrecipe.training.update import Update, make_ride, share_parts, total_counts
+from taskrecipe.training.update import Update, make_exchange, share_parts, total_counts
 
 BLOCK_ROWS = 1024
 """Rows that are read, preprocessed and shuffled together."""
@@ -116,8 +116,8 @@ class StreamedUpdates:
 
         batches = make_batches(self.cut.parts)
         counts, where = total_counts(batches), (self.accelerator, self.model, self.objective)
-        ride = make_ride(self.objective, self.accelerator, counts)
-        return Update(number, epoch, rows, batches, counts, *where, self.cut, make_batches, self.watch, ride)
+        exchange = make_exchange(self.objective, self.accelerator, counts)
+        return Update(number, epoch, rows, batches, counts, *where, self.cut, make_batches, self.watch, exchange)
 
 
 class StreamedRows(NamedTuple):

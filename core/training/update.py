@@ -34,9 +34,9 @@ from taskrecipe.training.micro_batches import Cut, compute_within_memory
 from taskrecipe.training.objective import Objective
 from taskrecipe.training.order import Order, Rows
 from taskrecipe.training.randomness import Purpose, seed_everything
-from taskrecipe.training.ride import Ride
 from taskrecipe.training.sharding import delay_exchange, run_backward
 from taskrecipe.training.unused_weights import ExchangeWatch
+from taskrecipe.training.update_exchange import UpdateExchange
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Update:
     """Makes the micro-batches of this process again, given how many they are to be."""
     watch: ExchangeWatch | None = None
     """What notices that gradients were not exchanged, where several processes average them."""
-    ride: Ride = field(default_factory=Ride)
+    exchange: UpdateExchange = field(default_factory=UpdateExchange)
     is_last: bool = False
     """Whether the micro-batch that is being computed is the last one."""
     terms: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class Update:
             compute_within_memory(self.cut, self.model, self._start_again)
         if self.watch is not None:
             self.watch.require_all(self.number)
-        self.ride.begin(self.terms)
-        self.ride.finish()
+        self.exchange.begin(self.terms)
+        self.exchange.finish()
 
     def seed(self) -> None:
         """Make what is random in this update a function of its number."""
@@ -130,7 +130,7 @@ class Update:
             # There is nothing to predict, so the mean is NaN; but the other processes wait for these gradients.
             parts = [term * 0.0 for term in terms.values()]
         if self.is_last and self.cut.is_fixed:
-            self.ride.begin(self.terms)
+            self.exchange.begin(self.terms)
         self.add_gradients(reduce(torch.add, parts))
 
     def add_gradients(self, loss: torch.Tensor) -> None:
@@ -143,8 +143,8 @@ class Update:
 
     def loss(self) -> torch.Tensor:
         """Return the loss of the whole update. All processes must call this together."""
-        if self.ride.terms is not None:
-            return torch.tensor(sum(self.ride.terms.values()), device=self.accelerator.device)
+        if self.exchange.terms is not None:
+            return torch.tensor(sum(self.exchange.terms.values()), device=self.accelerator.device)
         none = torch.zeros((), device=self.accelerator.device)
         own: torch.Tensor = reduce(torch.add, self.terms.values()) if self.terms else none
         if self.accelerator.num_processes == 1:
@@ -154,8 +154,8 @@ class Update:
 
     def whole_terms(self, names: Sequence[str]) -> torch.Tensor:
         """Return the mean of each loss term over the whole update. All processes must call this together."""
-        if self.ride.terms is not None:
-            return torch.tensor([self.ride.terms[name] for name in names], device=self.accelerator.device)
+        if self.exchange.terms is not None:
+            return torch.tensor([self.exchange.terms[name] for name in names], device=self.accelerator.device)
         none = torch.zeros((), device=self.accelerator.device)
         values = torch.stack([self.terms.get(name, none).float() for name in names])
         if self.accelerator.num_processes == 1:
@@ -208,16 +208,16 @@ class Updates:
             update = self._make_update(number, coming, counts or total_counts(coming), maker)
             coming = list(islice(batches, parts)) if self._looks_ahead else []
             own = own_counts(coming) if coming else {}
-            update.ride.coming = list(own.values())
+            update.exchange.coming = list(own.values())
             yield update
             if self.cut.parts != parts:
                 return
-            counts = dict(zip(own, update.ride.next_counts, strict=True)) if update.ride.next_counts else None
+            counts = dict(zip(own, update.exchange.next_counts, strict=True)) if update.exchange.next_counts else None
             coming = coming or list(islice(batches, parts))
 
     @property
     def _looks_ahead(self) -> bool:
-        """Whether the next batches are made before an update is computed, so that their counts ride on its exchange."""
+        """Whether the next batches are made before an update is computed, so that its exchange carries their counts."""
         return self.accelerator.num_processes > 1 and self.cut.is_fixed
 
     def _make_update(self, number: int, batches: list[MicroBatch], counts: Counts, maker: BatchMaker) -> Update:
@@ -227,8 +227,8 @@ class Updates:
             return [maker[request] for request in update_requests(rows, epoch, *share_parts(self.accelerator, parts))]
 
         where = (self.accelerator, self.model, self.objective)
-        ride = make_ride(self.objective, self.accelerator, counts)
-        return Update(number, epoch, rows, batches, counts, *where, self.cut, make_batches, self.watch, ride)
+        exchange = make_exchange(self.objective, self.accelerator, counts)
+        return Update(number, epoch, rows, batches, counts, *where, self.cut, make_batches, self.watch, exchange)
 
     def state(self) -> dict[str, Any]:
         """Return how updates are cut, if that was found out. The update number is the whole position."""
@@ -245,10 +245,10 @@ def share_parts(accelerator: Accelerator, parts: int) -> tuple[int, range]:
     return parts * accelerator.num_processes, range(process * parts, (process + 1) * parts)
 
 
-def make_ride(objective: Objective, accelerator: Accelerator, counts: Counts) -> Ride:
+def make_exchange(objective: Objective, accelerator: Accelerator, counts: Counts) -> UpdateExchange:
     """Return the small exchange of an update with these counts."""
     # On another device, reading the terms would wait for it.
-    return Ride(objective.term_names(counts) if accelerator.device.type == "cpu" else [])
+    return UpdateExchange(objective.term_names(counts) if accelerator.device.type == "cpu" else [])
 
 
 def total_counts(batches: list[MicroBatch]) -> Counts:

@@ -27,7 +27,7 @@ def found() -> dict[str, Any]:
 
 
 def test_an_update_waits_for_no_small_exchange(found: dict[str, Any]) -> None:
-    """Loss, requests and the next update's counts ride on one exchange, in the background of the backward pass."""
+    """Loss, requests and the next update's counts go in one exchange, in the background of the backward pass."""
     assert found["exchanges"]["small, in the background"] == 8  # one for each of the updates 3 to 10
     assert not [kind for kind in found["exchanges"] if "waiting" in kind]
 

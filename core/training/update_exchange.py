@@ -1,6 +1,6 @@
 """The one small exchange of an update between processes, while its last backward pass runs.
 
-Three things ride on it: the loss terms of this update, whether a process has a request for the loop, and how many
+It carries three things: the loss terms of this update, whether a process has a request for the loop, and how many
 items the next update has, which must be known over all processes before its first backward pass.
 """
 
@@ -15,7 +15,7 @@ from taskrecipe.training.exchange import begin_sum, has_peers
 
 
 @dataclass
-class Ride:
+class UpdateExchange:
     """What one update sends, and what all processes have sent together."""
 
     names: Sequence[str] = ()
