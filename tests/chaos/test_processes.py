@@ -34,7 +34,7 @@ def run_two(spec: Path, out: str, *options: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.chaos), 2])
 def test_two_processes_see_what_one_sees(accumulate: int, zygote: Zygote, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, dropout=0.0)
     options = ("--set", f"train.accumulate={accumulate}")
@@ -135,6 +135,7 @@ def listening_addresses(pids: list[int]) -> set[str]:
     return found
 
 
+@pytest.mark.chaos  # tests/run/test_loopback.py watches a run from Python
 def test_nothing_listens_beyond_this_machine(tmp_path: Path) -> None:
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
     process, _ = started_two(write_spec(tmp_path), "run")

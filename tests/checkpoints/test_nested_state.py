@@ -47,7 +47,7 @@ def _through_disk(folder: Path, state: Any) -> Any:
     return unpack_state(committed.tensors("optimizer.safetensors"), committed.json("state.json"))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(states)
 def test_any_nesting_of_plain_values_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, state: Any):
     assert same(_through_disk(tmp_path_factory.mktemp("run"), state), state)

@@ -362,6 +362,7 @@ def test_the_same_spec_gives_the_same_bits_even_if_interrupted(few: Ready, worke
     assert all(torch.equal(value, weights(again)[name]) for name, value in weights(first).items())
 
 
+@pytest.mark.chaos  # the conformance kit trains on the sample more briefly
 def test_the_sample_is_learned() -> None:
     """Far shorter than the real sample run, which ends at a map_50 of about 0.88."""
     spec = vision_spec("detection", train={"epochs": 4, "batch_size": 16})

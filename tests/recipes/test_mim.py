@@ -232,6 +232,7 @@ def test_the_same_spec_gives_the_same_bits_even_if_interrupted(few: Ready, worke
     assert all(torch.equal(value, weights(again)[name]) for name, value in weights(first).items())
 
 
+@pytest.mark.chaos  # the conformance kit trains on the sample more briefly
 def test_the_sample_is_learned() -> None:
     """Shorter than the real sample run; always predicting an image's mean color would give a loss of 0.14."""
     spec = vision_spec("mim", train={"epochs": 12, "batch_size": 16}, schedule={"warmup": 50})
