@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,15 @@ RECIPE = Path(sys.executable).with_name("recipe")
 
 KEEP_NOTHING = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """Lets the C library give memory back at once. By default it keeps what was freed, and the peak varies by a half."""
+
+MEASURE = """
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Starts the command from a small process: on Linux a peak includes what the starting process held, here pytest."""
 
 CLM = """\
 spec_version = 1
@@ -51,15 +61,14 @@ def peak_of_run(folder: Path, rows: int) -> int:
 
 def peak_of(*arguments: str) -> int:
     """The most memory that a command held, in kilobytes."""
-    pid = os.posix_spawn(
-        RECIPE,
-        [str(RECIPE), *arguments],
-        {**os.environ, **KEEP_NOTHING, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        file_actions=[(os.POSIX_SPAWN_OPEN, 2, "stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)],
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(RECIPE), *arguments],
+        env={**os.environ, **KEEP_NOTHING, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
     )
-    _, status, usage = os.wait4(pid, 0)
-    assert status == 0, Path("stderr.txt").read_text()
-    return usage.ru_maxrss
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
