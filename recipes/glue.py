@@ -81,9 +81,9 @@ class GlueOptions(TaskOptions):
 class Glue(Recipe):
     """Sentence and sentence-pair classification: the GLUE tasks and anything of their shape.
 
-    Labels are class names, class numbers, or (stsb, or `regression = true`) numbers to predict. A model that comes
-    with the same class names in another order keeps its order. MNLI is evaluated on both of its validation splits,
-    each under its own name.
+    Labels are class names, class numbers, or (stsb, or `regression = true`) numbers to predict. Numbers of a GLUE task
+    get GLUE's names. A model that comes with the same class names in another order keeps its order. MNLI is evaluated
+    on both of its validation splits, each under its own name.
     """
 
     Options = GlueOptions
@@ -144,8 +144,14 @@ class Glue(Recipe):
         from taskrecipe.data import learn_classes
 
         if not self.regression:
-            self.labels = learn_classes(rows, "label")
+            self.labels = learn_classes(self._name_classes(rows), "label")
             self.positive = self.labels[1]
+
+    def _name_classes(self, rows: Dataset) -> Dataset:
+        """Give the class numbers of GLUE's files GLUE's names. Classes of your own data have no other names."""
+        from taskrecipe.data import name_classes
+
+        return rows if self.options.name in ("single", "pair") else name_classes(rows, "label", self.task.labels)
 
     @override
     def check(self, rows: Dataset, split: str) -> None:
@@ -156,7 +162,7 @@ class Glue(Recipe):
         if self.regression:
             check_numbers(rows, split, "label")
         else:
-            check_classes(rows, split, "label", self.labels)
+            check_classes(self._name_classes(rows), split, "label", self.labels)
 
     @override
     def load_processor(self, source: ModelSource) -> Any:
@@ -174,7 +180,7 @@ class Glue(Recipe):
         from taskrecipe.data import add_labels, map_rows
 
         if not self.regression:
-            return add_labels(map_rows(rows, self._tokenize), rows, "label", self.labels)
+            return add_labels(map_rows(rows, self._tokenize), self._name_classes(rows), "label", self.labels)
         made = map_rows(rows, self._tokenize, keep=["label"])
         return made.rename_column("label", "labels") if "label" in made.column_names else made
 

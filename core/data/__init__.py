@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         count_labels,
         label_ids,
         learn_classes,
+        name_classes,
     )
     from taskrecipe.data.text import check_text
 
@@ -43,6 +44,7 @@ __all__ = [
     "label_ids",
     "learn_classes",
     "map_rows",
+    "name_classes",
     "open_class_map",
     "open_rgb",
     "read_image_rows",
@@ -72,6 +74,7 @@ __getattr__, __dir__ = lazy_names(
             "count_labels",
             "label_ids",
             "learn_classes",
+            "name_classes",
         ],
         "taskrecipe.data.text": ["check_text"],
     },

@@ -5,6 +5,7 @@ Classes are compared by name; the name of a number is its digits. So splits may 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,26 @@ def learn_classes(rows: Dataset, column: str) -> list[str]:
             f"there is only one class, {present[0]!r}, so there is nothing to learn", split="train", column=column
         )
     return list(names)
+
+
+def name_classes(rows: Dataset, column: str, names: Sequence[str]) -> Dataset:
+    """Declare that a column holds numbers of these classes, if it holds no others; -1 stands for an unknown class.
+
+    Data that names its classes itself, or has others, stays as it is.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from datasets import ClassLabel
+
+    if column not in rows.column_names or isinstance(rows.features[column], ClassLabel):
+        return rows
+    values = _read_column(rows, column)
+    if not pa.types.is_integer(values.type):
+        return rows
+    least, most = pc.min_max(values).as_py().values()
+    if least is None or least < -1 or most >= len(names):
+        return rows
+    return rows.cast_column(column, ClassLabel(names=list(names)))
 
 
 def check_classes(rows: Dataset, split: str, column: str, names: list[str]) -> None:

@@ -123,6 +123,29 @@ def test_a_model_that_knows_the_labels_in_another_order_keeps_it(tmp_path):
     assert numbers["f1"] == pytest.approx(f1_score(right, predicted, pos_label=0))
 
 
+def pairs(*labels: object) -> list[dict[str, object]]:
+    return [{"sentence1": f"text {i}", "sentence2": "another", "label": label} for i, label in enumerate(labels)]
+
+
+def test_numbers_of_a_glue_task_get_its_names():
+    splits = {"train": Dataset.from_list(pairs(1, 0, 1)), "validation": Dataset.from_list(pairs("equivalent"))}
+    made = ready(text_spec("glue", {"name": "mrpc"}), splits)
+    assert made.recipe.labels == ["not_equivalent", "equivalent"]
+    assert [list(made.rows[split]["labels"]) for split in splits] == [[1, 0, 1], [1]]
+
+
+def test_a_label_that_is_not_published_is_named():
+    splits = {"train": Dataset.from_list(pairs(1, 0)), "validation": Dataset.from_list(pairs(0, -1))}
+    with pytest.raises(DataError, match="-1 usually means that the label is not published"):
+        ready(text_spec("glue", {"name": "mrpc"}), splits)
+
+
+def test_other_numbers_of_a_glue_task_and_those_of_own_data_are_their_names():
+    assert prepared("single", single(1, 0)).recipe.labels == ["0", "1"]
+    splits = dict.fromkeys(("train", "validation"), Dataset.from_list(pairs(1, 0, 4)))
+    assert ready(text_spec("glue", {"name": "mrpc"}), splits).recipe.labels == ["0", "1", "4"]
+
+
 def test_other_labels_of_the_model_are_not_trusted(tmp_path):
     recipe = prepared("single", single("no", "yes")).recipe
     recipe.load_processor(with_labels_in(["negative", "positive"], tmp_path))
