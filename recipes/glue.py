@@ -144,14 +144,15 @@ class Glue(Recipe):
         from taskrecipe.data import learn_classes
 
         if not self.regression:
-            self.labels = learn_classes(self._name_classes(rows), "label")
+            self.labels = learn_classes(rows, "label", self._numbered)
             self.positive = self.labels[1]
 
-    def _name_classes(self, rows: Dataset) -> Dataset:
-        """Give the class numbers of GLUE's files GLUE's names. Classes of your own data have no other names."""
-        from taskrecipe.data import name_classes
-
-        return rows if self.options.name in ("single", "pair") else name_classes(rows, "label", self.task.labels)
+    @property
+    def _numbered(self) -> tuple[str, ...]:
+        """GLUE's names of class numbers; none if the data is your own, or was found to have other classes."""
+        is_own = self.options.name in ("single", "pair")
+        is_other = bool(self.labels) and set(self.labels) != set(self.task.labels)
+        return () if is_own or is_other else self.task.labels
 
     @override
     def check(self, rows: Dataset, split: str) -> None:
@@ -162,7 +163,7 @@ class Glue(Recipe):
         if self.regression:
             check_numbers(rows, split, "label")
         else:
-            check_classes(self._name_classes(rows), split, "label", self.labels)
+            check_classes(rows, split, "label", self.labels, self._numbered)
 
     @override
     def load_processor(self, source: ModelSource) -> Any:
@@ -180,7 +181,7 @@ class Glue(Recipe):
         from taskrecipe.data import add_labels, map_rows
 
         if not self.regression:
-            return add_labels(map_rows(rows, self._tokenize), self._name_classes(rows), "label", self.labels)
+            return add_labels(map_rows(rows, self._tokenize), rows, "label", self.labels, self._numbered)
         made = map_rows(rows, self._tokenize, keep=["label"])
         return made.rename_column("label", "labels") if "label" in made.column_names else made
 

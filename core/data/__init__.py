@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         count_labels,
         label_ids,
         learn_classes,
-        name_classes,
     )
     from taskrecipe.data.text import check_text
 
@@ -44,7 +43,6 @@ __all__ = [
     "label_ids",
     "learn_classes",
     "map_rows",
-    "name_classes",
     "open_class_map",
     "open_rgb",
     "read_image_rows",
@@ -74,7 +72,6 @@ __getattr__, __dir__ = lazy_names(
             "count_labels",
             "label_ids",
             "learn_classes",
-            "name_classes",
         ],
         "taskrecipe.data.text": ["check_text"],
     },

@@ -1,6 +1,7 @@
 """Targets that are classes or numbers: find the classes, check every row, and number them, without a Python loop.
 
-Classes are compared by name; the name of a number is its digits. So splits may store them in different types.
+Classes are compared by name; the name of a number is its digits, unless a recipe knows what numbers stand for and
+passes these names as `numbered`. So splits may store classes in different types.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
-def learn_classes(rows: Dataset, column: str) -> list[str]:
+def learn_classes(rows: Dataset, column: str, numbered: Sequence[str] = ()) -> list[str]:
     """Return the names of the classes in a fixed order: those the data declares, or those in the rows, sorted.
 
-    The rows must have more than one.
+    Numbers are `numbered` unless there are others. The rows must have more than one class.
     """
     import pyarrow.compute as pc
 
-    present = pc.unique(_label_names(rows, "train", column)).to_pylist()
-    names = getattr(rows.features[column], "names", None) or _sort_names(present)
+    if numbered and not _are_numbers_of(rows, column, numbered):
+        numbered = ()
+    present = pc.unique(_label_names(rows, "train", column, numbered)).to_pylist()
+    names = getattr(rows.features[column], "names", None) or numbered or _sort_names(present)
     if len(names) < 2 or (len(present) < 2 and len(rows) > 1):
         raise DataError(
             f"there is only one class, {present[0]!r}, so there is nothing to learn", split="train", column=column
@@ -33,34 +36,14 @@ def learn_classes(rows: Dataset, column: str) -> list[str]:
     return list(names)
 
 
-def name_classes(rows: Dataset, column: str, names: Sequence[str]) -> Dataset:
-    """Declare that a column holds numbers of these classes, if it holds no others; -1 stands for an unknown class.
-
-    Data that names its classes itself, or has others, stays as it is.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from datasets import ClassLabel
-
-    if column not in rows.column_names or isinstance(rows.features[column], ClassLabel):
-        return rows
-    values = _read_column(rows, column)
-    if not pa.types.is_integer(values.type):
-        return rows
-    least, most = pc.min_max(values).as_py().values()
-    if least is None or least < -1 or most >= len(names):
-        return rows
-    return rows.cast_column(column, ClassLabel(names=list(names)))
-
-
-def check_classes(rows: Dataset, split: str, column: str, names: list[str]) -> None:
+def check_classes(rows: Dataset, split: str, column: str, names: list[str], numbered: Sequence[str] = ()) -> None:
     """Refuse a row whose class is not in `names`. A split without the column passes: it has no targets."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if column not in rows.column_names:
         return
-    values = _label_names(rows, split, column)
+    values = _label_names(rows, split, column, numbered)
     unknown = _find_first(pc.invert(pc.is_in(values, value_set=pa.array(names, pa.string()))))
     if unknown is not None:
         message = f"{values[unknown].as_py()!r} is not among the classes of the training rows: {_list_names(names)}"
@@ -87,17 +70,19 @@ def count_labels(rows: Dataset, names: list[str]) -> dict[str, int]:
     return dict(zip(names, counts.tolist(), strict=True))
 
 
-def add_labels(made: Dataset, rows: Dataset, column: str, names: list[str]) -> Dataset:
+def add_labels(made: Dataset, rows: Dataset, column: str, names: list[str], numbered: Sequence[str] = ()) -> Dataset:
     """Add a column `labels` with the number of each row's class; nothing if the rows have no such column."""
-    return made.add_column("labels", label_ids(rows, column, names)) if column in rows.column_names else made
+    if column not in rows.column_names:
+        return made
+    return made.add_column("labels", label_ids(rows, column, names, numbered))
 
 
-def label_ids(rows: Dataset, column: str, names: list[str]) -> np.ndarray:
+def label_ids(rows: Dataset, column: str, names: list[str], numbered: Sequence[str] = ()) -> np.ndarray:
     """Return the number of each row's class, which is its place in `names`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    numbers = pc.index_in(_label_names(rows, "", column), value_set=pa.array(names, pa.string()))
+    numbers = pc.index_in(_label_names(rows, "", column, numbered), value_set=pa.array(names, pa.string()))
     return np.asarray(numbers.combine_chunks().cast(pa.int64()))
 
 
@@ -124,12 +109,26 @@ def check_numbers(rows: Dataset, split: str, column: str) -> None:
         raise DataError(f"{values[bad].as_py()} is not finite", split=split, row=bad, column=column)
 
 
-def _label_names(rows: Dataset, split: str, column: str) -> pa.ChunkedArray:
+def _are_numbers_of(rows: Dataset, column: str, names: Sequence[str]) -> bool:
+    """Whether a column holds whole numbers of these classes only. -1 counts too: it stands for an unknown class."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = _read_column(rows, column)
+    if not pa.types.is_integer(values.type):
+        return False
+    found = pc.min_max(values).as_py()
+    return found["min"] is not None and found["min"] >= -1 and found["max"] < len(names)
+
+
+def _label_names(rows: Dataset, split: str, column: str, numbered: Sequence[str] = ()) -> pa.ChunkedArray:
     """Return the name of each row's class."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     values, names = _read_column(rows, column), getattr(rows.features[column], "names", None)
+    if names is None and pa.types.is_integer(values.type):
+        names = numbered
     _refuse_missing(values, split, column)
     if names:
         outside = _find_first(pc.or_(pc.less(values, 0), pc.greater_equal(values, len(names))))

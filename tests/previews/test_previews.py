@@ -225,7 +225,7 @@ def test_the_command_prints_rows_numbers_and_advice(tmp_path: Path, zygote) -> N
     assert plain.stdout.index("train row 3") < plain.stdout.index("train row 1")
     assert "~~" in plain.stdout
     assert "\x1b[" not in plain.stdout
-    for part in ("label: 1", "tokens p95", "bucketed (this spec)", "advice: max_length = 12 cuts"):
+    for part in ("label: equivalent", "tokens p95", "bucketed (this spec)", "advice: max_length = 12 cuts"):
         assert part in plain.stdout
     colored = zygote.run("preview", str(spec), "-n", "1", cwd=tmp_path, FORCE_COLOR="1", TERM="xterm-256color")
     assert "\x1b[" in colored.stdout

@@ -134,9 +134,12 @@ def test_numbers_of_a_glue_task_get_its_names():
     assert [list(made.rows[split]["labels"]) for split in splits] == [[1, 0, 1], [1]]
 
 
-def test_a_label_that_is_not_published_is_named():
-    splits = {"train": Dataset.from_list(pairs(1, 0)), "validation": Dataset.from_list(pairs(0, -1))}
-    with pytest.raises(DataError, match="-1 usually means that the label is not published"):
+@pytest.mark.parametrize(
+    ("label", "message"), [(-1, "-1 usually means that the label is not published"), (7, "7 is not the number of a")]
+)
+def test_a_number_of_no_class_is_named(label, message):
+    splits = {"train": Dataset.from_list(pairs(1, 0)), "validation": Dataset.from_list(pairs(0, label))}
+    with pytest.raises(DataError, match=f"row 1.*{message}"):
         ready(text_spec("glue", {"name": "mrpc"}), splits)
 
 

@@ -150,7 +150,7 @@ def test_a_bad_label_leaves_no_folder_and_is_named(tmp_path: Path) -> None:
     spec = write_spec(tmp_path)
     text = (tmp_path / "validation.csv").read_text().rstrip("\n")
     (tmp_path / "validation.csv").write_text(text[:-1] + "7\n")
-    with pytest.raises(DataError, match=r"validation.csv' record 21 \(line 22\), column 'label': '7'"):
+    with pytest.raises(DataError, match=r"validation.csv' record 21 \(line 22\), column 'label': 7 is not the number"):
         train(spec, out=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 

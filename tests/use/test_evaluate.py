@@ -83,8 +83,8 @@ def test_rows_are_named_by_file_and_record(run: Run) -> None:
     ]
     first = json.loads(rows[0]["input"])
     assert first.keys() == {"sentence1", "sentence2", "topic"}
-    assert json.loads(rows[0]["reference"]) == {"label": "0"}
-    assert rows[0]["correct"] == (json.loads(rows[0]["prediction"])["label"] == "0")
+    assert json.loads(rows[0]["reference"]) == {"label": "not_equivalent"}
+    assert rows[0]["correct"] == (json.loads(rows[0]["prediction"])["label"] == "not_equivalent")
     losses = [row["loss"] for row in rows]
     assert np.mean(losses) == pytest.approx(results(run.folder)["best"]["metrics"]["loss"])
     assert str(run.folder.parent) not in json.dumps(rows)

@@ -92,9 +92,11 @@ def test_every_output_holds_the_same(zygote: Zygote, run: Path, answers: list[An
         cells = list(csv.DictReader(file))
     assert list(cells[0]) == [
         *("id", "sentence1", "sentence2", "prediction.label"),
-        *("prediction.probabilities.0", "prediction.probabilities.1"),
+        *("prediction.probabilities.not_equivalent", "prediction.probabilities.equivalent"),
     ]
-    assert [float(row["prediction.probabilities.1"]) for row in cells] == [a["probabilities"]["1"] for a in answers]
+    assert [float(row["prediction.probabilities.equivalent"]) for row in cells] == [
+        a["probabilities"]["equivalent"] for a in answers
+    ]
     assert [row["id"] for row in cells] == [row["id"] for row in texts(40)]
     assert pq.read_table(tmp_path / "out.parquet")["prediction.label"].to_pylist() == [a["label"] for a in answers]
     assert {path.name for path in tmp_path.iterdir()} == {"new.csv", "out.jsonl", "out.csv", "out.parquet"}
@@ -197,7 +199,7 @@ def test_a_pipe_answers_each_line_before_the_next_is_sent(run: Path) -> None:
         process.stdin.flush()
         answered = json.loads(process.stdout.readline())
         assert answered["id"] == row["id"]
-        assert answered["prediction"]["label"] in ("0", "1")
+        assert answered["prediction"]["label"] in ("not_equivalent", "equivalent")
     process.stdin.close()
     assert process.wait(30) == 0
     process.stdout.close()
