@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskrecipe.report.history import as_number
+from taskrecipe.report.history import Moment, as_number
 from taskrecipe.report.run_files import RunFiles, differing_keys, read_weights
 from taskrecipe.report.table import Cell, Table
 from taskrecipe.system.quantities import format_bytes, format_duration, format_number
@@ -73,23 +73,30 @@ def tabulate_metrics(run: RunFiles) -> Table | None:
         return None
     last = evaluations[-1]
     best = best or last
-    intervals = _intervals(run)
-    names = [run.history.best_metric, *(name for name in best.record["metrics"] if name != run.history.best_metric)]
+    intervals, metrics = _intervals(run), _metrics_of(run, best)
+    names = [run.history.best_metric, *(name for name in metrics if name != run.history.best_metric)]
     rows: list[list[Cell]] = [
         [
             name,
-            as_number(best.record["metrics"].get(name)),
+            as_number(metrics.get(name)),
             "{} to {}".format(*map(format_number, intervals[name])) if name in intervals else "–",
             as_number(last.record["metrics"].get(name)),
         ]
         for name in names
-        if name in best.record["metrics"]
+        if name in metrics
     ]
     columns = ["metric", f"best (update {best.step:,})", "95 % interval", f"last (update {last.step:,})"]
     if not intervals:
         rows, columns = [[*row[:2], row[3]] for row in rows], [*columns[:2], columns[3]]
     note = f"Best by {run.history.best_metric}."
     return Table(f"metrics-{run.name}", "Metrics", columns, rows, note)
+
+
+def _metrics_of(run: RunFiles, best: Moment) -> dict[str, Any]:
+    """Return the metrics of the best evaluation, then those of splits that were evaluated once, at the end."""
+    kept = _table(run.results, "best")
+    final = _table(kept, "metrics") if kept.get("step") == best.step else {}
+    return {**best.record["metrics"], **final}
 
 
 def compare_runs(runs: Sequence[RunFiles]) -> Table:
@@ -183,7 +190,8 @@ def _quality_facts(run: RunFiles) -> list[tuple[str, str, str]]:
 def _size_facts(run: RunFiles) -> list[tuple[str, str, str]]:
     history, results = run.history, run.results
     total = history.total
-    epochs = f"{history.step / history.per_epoch:.3g} epochs" if history.per_epoch else ""
+    count = f"{history.step / history.per_epoch:.3g}" if history.per_epoch else ""
+    epochs = f"{count} epoch{'s' if count != '1' else ''}" if count else ""
     facts = [("updates", f"{history.step:,}", f"of {total:,}{f', {epochs}' if epochs else ''}" if total else epochs)]
     if history.seconds:
         resumed = (

@@ -30,6 +30,7 @@ from tests.support.reported_runs import (
 from taskrecipe import Run, UsageError, write_report
 from taskrecipe.report.page import build_page, render_page
 from taskrecipe.report.run_files import differing_keys, read_run
+from taskrecipe.report.summary import tabulate_metrics
 
 HOSTILE = '</script><script>window.harmed = true</script><img src=x onerror="window.harmed = true">&amp;\'\u2028'
 
@@ -173,6 +174,17 @@ def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "run.json").write_text('{"format": 1, "id": "1"}')
     assert "new" in render(folder)
+
+
+def test_splits_that_were_evaluated_at_the_end_are_in_the_table_of_metrics(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "tested")
+    results = json.loads((folder / "results.json").read_text())
+    results["best"]["metrics"] = {**results["best"]["metrics"], "test/f1": 0.8125}
+    (folder / "results.json").write_text(json.dumps(results))
+    table = tabulate_metrics(read_run(folder))
+    assert table is not None
+    assert table.rows[-1] == ["test/f1", 0.8125, None]
+    assert "0.8125" in render(folder)
 
 
 def test_damaged_files_are_named_and_left_out(tmp_path: Path) -> None:
