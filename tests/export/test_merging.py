@@ -14,7 +14,6 @@ from tests.support.runs import write_spec
 
 from taskrecipe import Run, UsageError, train
 from taskrecipe.plugins.registry import installed
-from taskrecipe.recipes.glue import TASKS
 
 ADAPTER = '''
     from pathlib import Path
@@ -89,9 +88,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     torch.manual_seed(0)
-    names = TASKS["mrpc"].labels  # a head for other classes would be a new one
-    labels = {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
-    config = AutoConfig.from_pretrained(tmp_path / "model", **labels)
+    config = AutoConfig.from_pretrained(tmp_path / "model", id2label={0: "0", 1: "1"}, label2id={"0": 0, "1": 1})
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path / "model")
     yield path
     installed.cache_clear()
