@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from taskrecipe.sweeps.folder import MODULES, SweepFolder
 from taskrecipe.sweeps.jobs import Order
+from taskrecipe.sweeps.warm_process import Server
 from taskrecipe.sweeps.workers import Worker, Workers, find_devices
 
 
@@ -109,3 +113,17 @@ def test_runs_of_a_warm_process_that_was_killed_are_followed(tmp_path: Path) -> 
     sleeper.kill()
     sleeper.wait()
     assert workers.collect_ended() == {"a": 0}
+
+
+def test_what_a_run_had_to_import_is_imported_once_for_the_next_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, server = SweepFolder(tmp_path / "sweep"), Server()
+    folder.state.mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "imported_by_a_run.py").write_text("")
+    assert not server._import_modules(folder), "no run has kept anything yet"
+    (folder.state / MODULES).write_text(json.dumps({"modules": ["json", "imported_by_a_run", "not_there_any_more"]}))
+    assert server._import_modules(folder)
+    assert "imported_by_a_run" in sys.modules
+    assert not server._import_modules(folder), "there is nothing new"
