@@ -170,7 +170,7 @@ def test_overhead_of_an_update() -> None:
     ratios = in_step(contenders, rounds=10, title="time of an update")
     assert ratios["recipe, dropout by torch"] < 1.1
     # The mode costs 3 µs for each of 88 calls in a forward pass; a model that drops nothing gains nothing from it.
-    assert ratios["recipe, dropout by row"] < 1.15
+    assert ratios["recipe, dropout by row"] < 1.1
 
 
 def test_an_epoch_on_ready_batches(tmp_path: Path) -> None:
