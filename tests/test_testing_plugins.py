@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from taskrecipe import Callback, Listener, Optimizer, Schedule, Tracker, installed, testing_plugins
+from taskrecipe import Callback, Listener, Optimizer, Schedule, Tracker, installed
 from taskrecipe.plugins.registry import Group, Plugin, Registry
-from taskrecipe.testing import callback_conformance, optimizer_conformance, schedule_conformance
+from taskrecipe.testing import callback_conformance, optimizer_conformance, plugin_checks, schedule_conformance
 
 test_adamw = optimizer_conformance("adamw")
 test_plateau = schedule_conformance("reduce_lr_on_plateau")
@@ -100,13 +100,13 @@ class Broken(Tracker):
 @pytest.mark.parametrize(
     ("check", "group", "plugin", "message"),
     [
-        (testing_plugins.is_documented, "optimizers", "Plain", "has no docstring"),
-        (testing_plugins.importing_it_is_light, "optimizers", "Plain", "imports .*torch"),
-        (testing_plugins.resume_is_exact, "optimizers", "Forgetful", "keeps state that is not saved"),
-        (testing_plugins.factors_are_finite, "schedules", "Negative", "the factor at update 11 is"),
-        (testing_plugins.factors_depend_on_the_update_alone, "schedules", "Counting", "depends on which factors"),
-        (testing_plugins.state_of_the_listener_is_restored, "callbacks", "Amnesiac", "after `restore` it is"),
-        (testing_plugins.records_are_taken, "trackers", "Broken", "ConnectionError: no service"),
+        (plugin_checks.is_documented, "optimizers", "Plain", "has no docstring"),
+        (plugin_checks.importing_it_is_light, "optimizers", "Plain", "imports .*torch"),
+        (plugin_checks.resume_is_exact, "optimizers", "Forgetful", "keeps state that is not saved"),
+        (plugin_checks.factors_are_finite, "schedules", "Negative", "the factor at update 11 is"),
+        (plugin_checks.factors_depend_on_the_update_alone, "schedules", "Counting", "depends on which factors"),
+        (plugin_checks.state_of_the_listener_is_restored, "callbacks", "Amnesiac", "after `restore` it is"),
+        (plugin_checks.records_are_taken, "trackers", "Broken", "ConnectionError: no service"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -117,10 +117,10 @@ def test_a_broken_plugin_fails(check: Any, group: Group, plugin: str, message: s
 
 def test_a_callback_that_raises_is_shown_with_its_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="f2"):
-        testing_plugins.every_event_is_taken(subject("callbacks", "Choosy", tmp_path))
+        plugin_checks.every_event_is_taken(subject("callbacks", "Choosy", tmp_path))
 
 
-def subject(group: Group, plugin: str, folder: Path) -> testing_plugins.PluginSubject:
+def subject(group: Group, plugin: str, folder: Path) -> plugin_checks.PluginSubject:
     target = f"tests.test_testing_plugins:{plugin}"
     plugins = [*installed().plugins, Plugin(group, "broken", "toys", "1", target)]
-    return testing_plugins.PluginSubject(group, "broken", {}, Registry(plugins), folder)
+    return plugin_checks.PluginSubject(group, "broken", {}, Registry(plugins), folder)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.processruns import run_module
 from tests.support.sidebyside import compare
 
 pytestmark = [pytest.mark.bench, pytest.mark.filterwarnings("default")]
@@ -230,16 +231,7 @@ def test_tokenizing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_processes() -> None:
     """Goal: at least 0.97 times the throughput of plain DDP on a model whose time goes into computing."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.throughput_process", os.environ.get("GROWTH_UPDATES", "60")],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    times = json.loads(done.stdout.splitlines()[-1])
+    times = run_module("tests.support.throughput_process", os.environ.get("GROWTH_UPDATES", "60"))
     base = times["plain DDP"]
     print("\nthroughput of two processes, GPT-2 of 4 layers (ratio of the median updates to 'plain DDP')")
     for name, seconds in times.items():

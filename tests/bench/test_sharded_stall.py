@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from tests.support.shardruns import run_module
+from tests.support.processruns import run_module
 
 ROUNDS = 12
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support.commands import Zygote
+from tests.support.processruns import Plan, exported_shapes
 from tests.support.runs import bits, copy_as_of, log, resume, write_spec
-from tests.support.shardruns import Plan, exported_shapes
 from tests.support.worker_kills import train_undisturbed_and_killed
 
 from taskrecipe.checkpoints.checkpoint import find_checkpoint

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.support.commands import Zygote
+from tests.support.processruns import Plan, exported_shapes
 from tests.support.runs import bits, log, write_spec
-from tests.support.shardruns import Plan, exported_shapes
 from tests.support.worker_kills import start, train_undisturbed_and_killed
 
 LIMIT = 2750 * 2**20

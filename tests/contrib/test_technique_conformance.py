@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from taskrecipe.plugins.registry import installed
-from taskrecipe.testing import TECHNIQUE_CHECKS, Check, Subject, technique_conformance
+from taskrecipe.testing import technique_conformance
+from taskrecipe.testing.subject import Check, Subject
+from taskrecipe.testing.technique_checks import TECHNIQUE_CHECKS
 
 pytestmark = pytest.mark.filterwarnings("ignore:freeze:UserWarning", "ignore:.*new and start at random:UserWarning")
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +10,7 @@ import torch
 from datasets import Dataset
 from tests.support.contrastive_process import losses
 from tests.support.loops import evaluated, gradients, learn_and_check, trained
+from tests.support.processruns import run_module
 from tests.support.textruns import Ready, ready, text_spec
 from transformers import AutoModel
 
@@ -81,17 +78,7 @@ def test_the_contrast_is_the_mean_of_both_directions():
 
 
 def test_two_processes_see_the_negatives_of_both():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.contrastive_process", "2"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    together = json.loads(done.stdout.strip().splitlines()[-1])
+    together = run_module("tests.support.contrastive_process", "2")
     assert len(together) == 3
     assert together == pytest.approx(losses(1), rel=1e-6)
 

@@ -10,8 +10,8 @@ import pytest
 import safetensors.torch
 import torch
 from tests.support.commands import Zygote
+from tests.support.processruns import Plan, run_module
 from tests.support.runs import bits, copy_as_of, log, resume, train, write_spec
-from tests.support.shardruns import Plan, run_module
 
 from taskrecipe.checkpoints.checkpoint import find_checkpoint
 from taskrecipe.checkpoints.fingerprint import fingerprint

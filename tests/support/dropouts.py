@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from taskrecipe import testing
 from taskrecipe.plugins.registry import installed
+from taskrecipe.testing.subject import Subject, use_double_batches
 
 GLUE = {"recipe": "glue", "data": {"path": "glue", "name": "mrpc"}}
 
@@ -40,10 +40,10 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="dropouts-")
 
 
 @cache
-def subject(case: str) -> testing.Subject:
+def subject(case: str) -> Subject:
     """The recipe of a case on its sample."""
     name, task = TASKS[case]
-    return testing.Subject(name, task, installed(), Path(tempfile.mkdtemp(dir=_FOLDER.name)))
+    return Subject(name, task, installed(), Path(tempfile.mkdtemp(dir=_FOLDER.name)))
 
 
 def switch_on(module: torch.nn.Module, rate: float = 0.3) -> None:
@@ -68,7 +68,7 @@ def make_loop(case: str, dtype: torch.dtype = torch.float64, **settings: Any) ->
     loop = one.loop(few, dtype, **settings)
     switch_on(loop.state.module)
     if dtype == torch.float64:
-        testing._use_double_batches(loop)
+        use_double_batches(loop)
     loop.model.train()
     return loop
 

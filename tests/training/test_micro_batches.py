@@ -10,13 +10,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from tests.support.loops import interrupted, weights
-from tests.support.shardruns import run_module
+from tests.support.processruns import run_module
 from tests.support.toyruns import toy_loop, toy_spec
 from tests.support.toys import Tag, tag_rows
 
 from taskrecipe.errors import RunStopped
 from taskrecipe.plugins.registry import installed
-from taskrecipe.testing import Subject
+from taskrecipe.testing.subject import Subject
 from taskrecipe.training import micro_batches
 from taskrecipe.training.events import Updated, Warned
 from taskrecipe.training.loop import Loop

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from tests.support import toy_process
+from tests.support.processruns import run_module
 from tests.support.toys import tag_rows
 
 
@@ -21,17 +19,7 @@ def alone() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def together() -> dict[str, Any]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.toy_process"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_module("tests.support.toy_process")
 
 
 def by_hand(count: int) -> list[list[int]]:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+from tests.support.processruns import run_module
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.exchange_process"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_module("tests.support.exchange_process")
 
 
 def test_an_update_waits_for_no_small_exchange(found: dict[str, Any]) -> None:

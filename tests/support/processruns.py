@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,16 +34,7 @@ class Plan:
         plan = self.folder / "plan.json"
         plan.write_text(json.dumps(self.steps))
         self.steps = []
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        done = subprocess.run(
-            [*command, "-m", "tests.support.shard_process", str(plan)],
-            env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        _start_processes("tests.support.shard_process", [str(plan)], processes, timeout)
 
 
 def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
@@ -59,14 +51,19 @@ def exported_shapes(run: Path) -> dict[str, tuple[int, ...]]:
 
 def run_module(module: str, *arguments: str) -> Any:
     """Return the JSON that a module prints which two processes run."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", module]
+    return json.loads(_start_processes(module, arguments).splitlines()[-1])
+
+
+def _start_processes(module: str, arguments: Sequence[str], processes: int = 2, timeout: float = 600.0) -> str:
+    """Run a module in several processes, and return what they print."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     done = subprocess.run(
-        [*command, *arguments],
+        [*launcher, "-m", module, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=timeout,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout

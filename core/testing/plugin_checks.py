@@ -1,4 +1,4 @@
-"""The conformance kit for optimizers, schedules, callbacks and trackers. `taskrecipe.testing` is its door."""
+"""The checks of optimizers, schedules, callbacks and trackers, each in a short run of a recipe."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ from taskrecipe.plugins.kinds import Listener, MetricLrFactor
 from taskrecipe.plugins.registry import Group, Registry
 from taskrecipe.plugins.trackers import Tracking
 from taskrecipe.spec.spec import Spec
-from taskrecipe.testing import (
-    Check,
-    Subject,
-    one_batch_is_overfitted,
-    require,
-    require_light_import,
-    resume_is_exact,
-    training_is_deterministic,
-)
+from taskrecipe.testing.requirements import require, require_light_import
+from taskrecipe.testing.subject import Check, Subject
+from taskrecipe.testing.training_checks import one_batch_is_overfitted, resume_is_exact, training_is_deterministic
 from taskrecipe.training.control import Control
 from taskrecipe.training.events import Event
 
