@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from taskrecipe.checkpoints.manifest import MANIFEST, FileRecord, Manifest
@@ -17,6 +18,12 @@ from taskrecipe.system.thread_priority import give_way
 Result = TypeVar("Result")
 THREADS = 8
 
+CHUNK, PAUSE = 2**21, 0.006
+"""A checksum reads this many bytes at a time, which takes about a millisecond, and then pauses for so many seconds.
+
+Without pauses the system may leave a core to it for all its time, and put the threads of training on the other ones.
+"""
+
 
 class Threads:
     """The threads that training waits for while they write, and those that finish a commit while it goes on."""
@@ -24,6 +31,8 @@ class Threads:
     def __init__(self) -> None:
         self.writing = ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint")
         self.finishing = ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint", initializer=give_way)
+        self.is_awaited = Event()
+        """Set while somebody waits for the commit: nothing needs to give way then."""
 
 
 class Draft:
@@ -50,7 +59,7 @@ class Draft:
             )
         # Submitted now and not in `records`: a pool accepts no work from its own threads while the interpreter exits.
         self._synced = [self._threads.finishing.submit(atomic_files.sync, self.folder / name) for name in files]
-        self._records = {name: self._threads.finishing.submit(_read_record, self.folder / name) for name in files}
+        self._records = {name: self._threads.finishing.submit(self._read_record, name) for name in files}
 
     def records(self) -> dict[str, FileRecord]:
         """Wait until every file that was written here is on disk, and return their sizes and checksums."""
@@ -65,15 +74,19 @@ class Draft:
             atomic_files.sync(self.folder / MANIFEST)
             atomic_files.sync(self.folder)
 
+    def _read_record(self, name: str) -> FileRecord:
+        with (self.folder / name).open("rb", buffering=0) as file:
+            size, digest = os.fstat(file.fileno()).st_size, hashlib.sha256()
+            chunk = memoryview(bytearray(min(size, CHUNK)))
+            while count := file.readinto(chunk):
+                digest.update(chunk[:count])
+                if file.tell() < size:
+                    self._threads.is_awaited.wait(PAUSE)
+        return FileRecord(size, digest.hexdigest())
+
 
 def _wait_for_results(tasks: Iterable[Future[Result]]) -> list[Result]:
     """Wait for all tasks, so that none is still running when one has failed."""
     started = list(tasks)
     wait(started)
     return [task.result() for task in started]
-
-
-def _read_record(path: Path) -> FileRecord:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return FileRecord(os.fstat(file.fileno()).st_size, digest)

@@ -60,7 +60,29 @@ class Alone:
         return records
 
 
-class Checkpoints:
+class Committer:
+    """Finishes a commit in the background, one at a time."""
+
+    def __init__(self) -> None:
+        self._threads = Threads()
+        self._pending: Future[Checkpoint] | None = None
+
+    def wait(self) -> None:
+        """Wait for the commit that was begun, and raise its error if it failed."""
+        self.drain()
+        if self._pending is not None:
+            checkpoint, self._pending = self._pending, None
+            checkpoint.result()
+
+    def drain(self) -> None:
+        """Wait until nothing is being written any more. Errors are not raised."""
+        if self._pending is not None:
+            self._threads.is_awaited.set()
+            futures.wait([self._pending])
+            self._threads.is_awaited.clear()
+
+
+class Checkpoints(Committer):
     """The checkpoints in one run's folder. `keep` is how many of the newest stay, besides the best.
 
     `constant` are files that are the same in every checkpoint. Only the process that holds the run's lock writes here;
@@ -76,11 +98,10 @@ class Checkpoints:
         constant: Mapping[str, bytes] | None = None,
         peers: Writers | None = None,
     ) -> None:
+        super().__init__()
         self.folder, self.keep, self.run_id, self.constant = folder, keep, run_id, dict(constant or {})
         self.peers: Writers = peers or Alone()
         self._draft_prefix, self._trash_prefix = _draft_prefix(run_id), f".trash-{run_id}-"
-        self._threads = Threads()
-        self._pending: Future[Checkpoint] | None = None
         self._recovered = False
         self._own: dict[str, tuple[int, int]] = {}
         """The checkpoints that were found to be this run's: the inode and modification time of their folder then."""
@@ -107,17 +128,6 @@ class Checkpoints:
             draft.write(files)
         self._pending = self._threads.finishing.submit(self._finish_commit, draft, step, best, size)
         return self._pending
-
-    def wait(self) -> None:
-        """Wait for the commit that was begun, and raise its error if it failed."""
-        if self._pending is not None:
-            [checkpoint], self._pending = futures.wait([self._pending]).done, None
-            checkpoint.result()
-
-    def drain(self) -> None:
-        """Wait until nothing is being written any more. Errors are not raised."""
-        if self._pending is not None:
-            futures.wait([self._pending])
 
     def newest(self, on_damage: Callable[[str], None]) -> Checkpoint | None:
         """Return the newest checkpoint that verifies, to resume from. `on_damage` gets a message for each skipped one.
@@ -241,13 +251,12 @@ class Checkpoints:
         return [(int(match[1]), path) for path in paths if (match := pattern.fullmatch(path.name))]
 
 
-class PartWriter:
+class PartWriter(Committer):
     """Writes the files of a process that is not the main one into the drafts of the main process."""
 
     def __init__(self, folder: Path, *, run_id: str, peers: Writers) -> None:
+        super().__init__()
         self.folder, self.run_id, self.peers = folder, run_id, peers
-        self._threads = Threads()
-        self._pending: Future[Checkpoint] | None = None
 
     def begin(self, step: int, contents: Contents, *, best: int | None) -> Future[Checkpoint]:
         """Take `contents` as they are now for the checkpoint of `step`, as `Checkpoints.begin` does."""
@@ -259,17 +268,6 @@ class PartWriter:
             draft.write(files)
         self._pending = self._threads.finishing.submit(self._report, draft, step)
         return self._pending
-
-    def wait(self) -> None:
-        """Wait until the files that were begun are on disk and reported, and raise the error if that failed."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.result()
-
-    def drain(self) -> None:
-        """Wait until nothing is being written any more. Errors are not raised."""
-        if self._pending is not None:
-            futures.wait([self._pending])
 
     def _report(self, draft: Draft, step: int) -> Checkpoint:
         records = self.peers.exchange_records(draft.records())

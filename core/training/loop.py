@@ -228,7 +228,9 @@ class Loop:
 
     def _report_commit(self, wait: bool = False) -> Iterator[Event]:
         """Yield an event for the checkpoint that was begun, once it is on disk. Raise its error if it failed."""
-        if self._saving is not None and (wait or self._saving[0].done()):
+        if wait and self.store is not None:
+            self.store.wait()
+        if self._saving is not None and self._saving[0].done():
             (commit, stalled), self._saving = self._saving, None
             saved = commit.result()
             yield Saved(saved.step, saved.path.name, saved.bytes, round(stalled, 4))

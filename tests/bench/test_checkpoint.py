@@ -122,15 +122,16 @@ def _saves(events: Iterator[Event]) -> Iterator[Saved]:
 
 
 def test_updates_right_after_a_checkpoint(bench: Bench, capsys: pytest.CaptureFixture[str]):
-    """The worst case: so few updates that both cores are busy while the checkpoint is hashed and synced.
+    """The worst moment: both cores are busy with training while the checkpoint is hashed and synced.
 
-    `save_state` does neither: its bytes reach the disk later, in the time of another round.
+    `save_state` does neither: its bytes reach the disk later, in the time of another round. Our commit is synced
+    meanwhile, and hashed in part: it ends some updates later.
     """
 
     def updates(save: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             save()
-            for _ in range(UPDATES):  # long enough for a commit to end meanwhile
+            for _ in range(UPDATES):
                 bench.update()
 
         return run

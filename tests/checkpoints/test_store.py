@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+from concurrent import futures
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checkpointing import RUN_ID, contents, names, store, told_step
 
+from taskrecipe.checkpoints import draft
 from taskrecipe.checkpoints.store import Checkpoint, Checkpoints
 from taskrecipe.errors import UsageError
 from taskrecipe.system import atomic_files as durable
@@ -34,6 +36,19 @@ def test_it_can_be_begun_while_the_content_goes_on_changing(tmp_path: Path):
     future = checkpoints.begin(1, {"model.safetensors": {"weights": weights}}, best=None)
     weights.fill_(7.0)
     assert future.result().tensors("model.safetensors")["weights"].eq(0.0).all()
+
+
+def test_a_checksum_pauses_only_while_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(draft, "PAUSE", 600.0)
+    monkeypatch.setattr(draft, "CHUNK", 1000)
+    checkpoints = store(tmp_path)
+    future = checkpoints.begin(1, {"large": os.urandom(2500)}, best=None)
+    assert not futures.wait([future], timeout=0.5).done
+    checkpoints.wait()
+    future.result().verify()
+    checkpoints.begin(2, {"large": os.urandom(2500)}, best=None)
+    checkpoints.drain()
+    checkpoints.at("last").verify()
 
 
 @pytest.mark.parametrize("name", ["step-12", "step-00000012", "best", "last"])
