@@ -10,6 +10,9 @@ pass runs, it takes the place of the functions that draw random numbers, whereve
 `F.dropout`, attention's own dropout, drop-path and layer drop. Dropped attention probabilities are computed
 explicitly, as torch does on a CPU too; without attention dropout the fused kernel is used.
 
+The mode costs some microseconds for every call of a torch function. So a model that draws nothing in its first forward
+pass runs without it from then on, for as long as torch's generators show that nothing was drawn.
+
 The first dimension of a tensor holds the rows, or several entries of each row, one after the other (choices, windows,
 flattened positions). What has another shape, and random functions that are not known here, draw from torch's
 generator as they would without this, and a warning names them.
@@ -20,7 +23,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -37,6 +40,9 @@ from taskrecipe.training.dropout_hash import (
     site_key,
 )
 from taskrecipe.training.dropout_packs import Documents, hash_packed_bits
+from taskrecipe.training.randomness import generator_states, restore_generators
+
+T = TypeVar("T")
 
 TABLE = 4096
 """Length of the table of mixed indexes at the start: lengths and widths up to this are compiled in one piece."""
@@ -57,29 +63,63 @@ class Place(NamedTuple):
 
 
 class RowDropout(TorchFunctionMode):
-    """While it is entered and rows are set, random numbers of a forward pass are functions of the rows."""
+    """While it is entered and rows are set, random numbers of a forward pass are functions of the rows.
 
-    def __init__(self, seed: int, device: torch.device) -> None:
+    `may_rest` allows `run` to leave it out where a model draws nothing, and to compute a pass twice if it then does.
+    """
+
+    def __init__(self, seed: int, device: torch.device, may_rest: bool = False) -> None:
         super().__init__()
-        self.seed, self.device = seed, device
+        self.seed, self.device, self.may_rest = seed, device, may_rest
         mix_indexes(TABLE, device)
         self.update = 0
+        self.rows: Sequence[int] = ()
         self.place = Place()
+        self.has_run = self.has_drawn = False
         self.warned: set[str] = set()
 
     @contextmanager
     def use_rows(self, update: int, rows: Sequence[int]) -> Iterator[None]:
         """Draw for these rows of an update. Draws are counted from the first again."""
-        outer, self.update = (self.update, self.place), update
-        self.place = Place(torch.from_numpy(row_keys(self.seed, update, rows)).to(self.device))
+        outer, self.update, self.rows = (self.update, self.rows, self.place), update, rows
+        self.place = Place() if self.is_resting else self._first_place()
         try:
             yield
         finally:
-            self.update, self.place = outer
+            self.update, self.rows, self.place = outer
+
+    def run(self, forward: Callable[[], T]) -> T:
+        """Run a forward pass, and return what it returns."""
+        if not self.may_rest:
+            with self:
+                return forward()
+        states = generator_states(self.device)
+        if self.is_resting:
+            outputs = forward()
+            if generator_states(self.device) == states:
+                return outputs
+            # It has begun to draw: back to before this pass, and once more.
+            del outputs
+            restore_generators(self.device, states)
+            self.has_drawn, self.place = True, self._first_place()
+        with self:
+            outputs = forward()
+        self.has_run = True
+        if not self.warned and generator_states(self.device) != states:
+            self.warn_unkeyed("a random function that is not known here")
+        return outputs
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether forward passes run without this mode, since nothing was drawn so far."""
+        return self.may_rest and self.has_run and not self.has_drawn
+
+    def _first_place(self) -> Place:
+        return Place(torch.from_numpy(row_keys(self.seed, self.update, self.rows)).to(self.device))
 
     def checkpoint_contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """Return the contexts of a checkpointed layer's two passes: the second draws what the first has drawn."""
-        return nullcontext(), self._at(self.place)
+        return nullcontext(), nullcontext() if self.place.keys is None else self._at(self.place)
 
     @contextmanager
     def _at(self, place: Place) -> Iterator[None]:
@@ -107,7 +147,7 @@ class RowDropout(TorchFunctionMode):
             bits = self._bits(site_key(DROPOUT, self.place.dropouts), shape)
             if bits is None:
                 return None
-            self.place = self.place._replace(dropouts=self.place.dropouts + 1)
+            self.place, self.has_drawn = self.place._replace(dropouts=self.place.dropouts + 1), True
             return make_noise(bits, rate, like.dtype)
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor | None:
@@ -115,7 +155,7 @@ class RowDropout(TorchFunctionMode):
         keys, site = self.place.keys, site_key(UNIFORM, self.place.uniforms)
         if keys is None or (shape and (shape[0] != len(keys) or self.place.documents is not None)):
             return None
-        self.place = self.place._replace(uniforms=self.place.uniforms + 1)
+        self.place, self.has_drawn = self.place._replace(uniforms=self.place.uniforms + 1), True
         with torch.no_grad():
             if not shape:
                 return make_uniform(hash_places(self._update_key(), site, [1]), dtype).view([])
@@ -137,6 +177,7 @@ class RowDropout(TorchFunctionMode):
 
     def warn_unkeyed(self, func: Any, detail: str = "") -> None:
         """Name a random function that draws by another rule, once."""
+        self.has_drawn = True
         name = getattr(func, "__name__", str(func))
         if name not in self.warned:
             self.warned.add(name)

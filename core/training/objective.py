@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,9 @@ class Objective:
 
     def forward(self, model: torch.nn.Module, batch: Batch) -> Any:
         """Run the model on a micro-batch, with dropout by row if the spec says so."""
-        with self.dropout or nullcontext():
+        if self.dropout is None:
             return self.recipe.forward(model, batch)
+        return self.dropout.run(lambda: self.recipe.forward(model, batch))
 
     def term_weights(self, counts: dict[str, float]) -> dict[str, float]:
         """Return what each term is multiplied by, where the recipe weighs terms. `counts` are the whole update's."""

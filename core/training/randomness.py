@@ -58,5 +58,21 @@ def seed_everything(device: torch.device, purpose: Purpose, seed: int, first: in
         _device_module(device).manual_seed(value)
 
 
+def generator_states(device: torch.device) -> list[bytes]:
+    """Return the states of the generators that a model on `device` draws from. They change with every draw."""
+    states = [torch.default_generator.get_state()]
+    if device.type != "cpu":
+        states.append(_device_module(device).get_rng_state())
+    return [state.numpy().tobytes() for state in states]
+
+
+def restore_generators(device: torch.device, states: list[bytes]) -> None:
+    """Set the generators to what `generator_states` returned."""
+    own, *others = (torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in states)
+    torch.default_generator.set_state(own)
+    for state in others:
+        _device_module(device).set_rng_state(state)
+
+
 def _device_module(device: torch.device) -> Any:
     return getattr(torch, device.type)

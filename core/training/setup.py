@@ -116,7 +116,10 @@ def _make_dropout(spec: Spec, module: torch.nn.Module, accelerator: Accelerator)
     if spec.train.dropout == "torch":
         return None
     warn_of_other_draws(module)
-    return RowDropout(spec.seed, accelerator.device)
+    # Several processes must make the same passes, and one that is made twice must change no statistics. A compiled
+    # model has no calls that a mode could slow down.
+    may_rest = accelerator.num_processes == 1 and not spec.train.compile and not holds_changing_buffers(module)
+    return RowDropout(spec.seed, accelerator.device, may_rest)
 
 
 def _enable_gradient_checkpointing(module: torch.nn.Module, dropout: RowDropout | None) -> None:

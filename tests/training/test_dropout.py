@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,6 +11,7 @@ from tests.support import dropout_process
 from tests.support.dropouts import TASKS, difference, gradients, make_loop
 from tests.support.languageruns import language_loop, language_spec
 from tests.support.loops import interrupted, weights
+from tests.support.processruns import run_module
 from tests.support.toyruns import run_to_end, toy_loop, toy_spec
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -115,6 +112,26 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped() -> None:
         assert torch.equal(value, weights(resumed)[name])
 
 
+def test_a_run_that_begins_to_drop_has_the_bits_of_one_that_is_watched_from_the_start() -> None:
+    def train(may_rest: bool) -> tuple[list[bool], dict[str, torch.Tensor]]:
+        loop = toy_loop(toy_spec(task={"dropout": 0.0}, train={"updates": 6, "accumulate": 2}))
+        assert loop.objective.dropout.may_rest
+        loop.objective.dropout.may_rest, resting = may_rest, []
+        for event in loop.run():
+            if event.step == 3:
+                for part in loop.state.module.modules():
+                    if isinstance(part, torch.nn.Dropout):
+                        part.p = 0.3
+            resting.append(loop.objective.dropout.is_resting)
+        return resting, weights(loop)
+
+    resting, found = train(may_rest=True)
+    assert any(resting)
+    assert not resting[-1]
+    expected = train(may_rest=False)[1]
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+
 def test_a_run_changes_no_generator_of_torch() -> None:
     loop = make_loop("glue")
     state = torch.get_rng_state()
@@ -123,17 +140,7 @@ def test_a_run_changes_no_generator_of_torch() -> None:
 
 
 def test_two_processes_draw_the_masks_of_one() -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "tests.support.dropout_process"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    together, alone = json.loads(done.stdout.splitlines()[-1]), dropout_process.all_gradients()
+    together, alone = run_module("tests.support.dropout_process"), dropout_process.all_gradients()
     for case, accumulate in itertools.product(dropout_process.CASES, (1, 2)):
         whole, split = alone[f"{case} in 1"], together[f"{case} in {accumulate}"]
         assert max(abs(a - b) for a, b in zip(whole, split, strict=True)) < 1e-12

@@ -13,7 +13,7 @@ from tests.support.dropouts import switch_on
 from torch import nn
 from torch.nn import functional
 
-from taskrecipe.training.dropout import RowDropout, narrow_rows, use_documents
+from taskrecipe.training.dropout import RowDropout, current_mode, narrow_rows, use_documents
 from taskrecipe.training.dropout_scan import find_other_draws, warn_of_other_draws
 
 ROWS = [5, 2, 9, 11]
@@ -160,6 +160,39 @@ def test_documents_of_a_pack_get_their_masks(kind: str) -> None:
             assert torch.equal(packed[row, :, part, part], document[:, :length, :length])
 
 
+# A model that draws nothing -------------------------------------------------------------------------
+
+
+def passes(rates: list[float], *, may_rest: bool) -> tuple[list[torch.Tensor], list[bool], torch.Tensor]:
+    """Two passes with each rate: what they give, whether the mode was entered, and torch's generator at the end."""
+    mode, outputs, seen = RowDropout(7, torch.device("cpu"), may_rest), [], []
+    torch.manual_seed(0)
+
+    def forward(rate: float) -> torch.Tensor:
+        seen.append(current_mode() is mode)
+        return functional.dropout(torch.ones(4, 50), rate)
+
+    for update, rate in enumerate(rates):
+        with mode.use_rows(update, ROWS):
+            outputs += [mode.run(lambda rate=rate: forward(rate)) for _ in range(2)]
+    return outputs, seen, torch.get_rng_state()
+
+
+def test_a_model_that_draws_nothing_runs_without_the_mode() -> None:
+    assert passes([0.0, 0.0], may_rest=True)[1] == [True, False, False, False]
+    assert passes([0.0, 0.0], may_rest=False)[1] == [True] * 4
+    assert passes([0.3, 0.0], may_rest=True)[1] == [True] * 4
+
+
+def test_a_model_that_begins_to_draw_gets_the_masks_it_always_gets() -> None:
+    expected, _, generator = passes([0.0, 0.0, 0.3, 0.3], may_rest=False)
+    found, seen, own_generator = passes([0.0, 0.0, 0.3, 0.3], may_rest=True)
+    assert seen == [True, False, False, False, False, True, True, True, True]  # the fifth pass was made again
+    assert all(map(torch.equal, expected, found))
+    assert not torch.equal(found[4], found[5])
+    assert torch.equal(generator, own_generator)
+
+
 # What is named --------------------------------------------------------------------------------------
 
 
@@ -177,6 +210,16 @@ def test_documents_of_a_pack_get_their_masks(kind: str) -> None:
 def test_what_cannot_follow_the_rows_is_named(run: Callable[[torch.Tensor], torch.Tensor], name: str) -> None:
     with pytest.warns(UserWarning, match=f"the model calls {name}"):
         drawn(run, torch.randn(4, 5, 6), 1)
+
+
+@pytest.mark.parametrize("starts_at", [0, 2])
+def test_a_draw_by_an_unknown_function_is_noticed(starts_at: int) -> None:
+    mode = RowDropout(7, torch.device("cpu"), may_rest=True)
+    with mode.use_rows(0, ROWS):
+        for _ in range(starts_at):
+            mode.run(lambda: torch.ones(3))
+        with pytest.warns(UserWarning, match="the model calls a random function that is not known here"):
+            mode.run(lambda: torch.poisson(torch.ones(3)))
 
 
 def test_what_drops_nothing_is_not_named() -> None:
