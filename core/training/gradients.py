@@ -15,5 +15,6 @@ class Gradients:
 
     def clip(self, limit: float) -> torch.Tensor:
         """Limit the norm of the gradient, and return what it was before. All processes must call this together."""
-        norm: torch.Tensor = self.accelerator.clip_grad_norm_(self.parameters, limit)
-        return norm
+        self.accelerator.unscale_gradients()
+        # Accelerate's own function first looks at every gradient for one that is sharded.
+        return torch.nn.utils.clip_grad_norm_(self.parameters, limit)

@@ -124,8 +124,10 @@ def run_backward(accelerator: Accelerator, model: torch.nn.Module, loss: torch.T
     if is_engine(model):
         engine: Any = model
         engine.backward(loss, scale_wrt_gas=False)
-    else:
-        accelerator.backward(loss)
+        return
+    # Accelerate's own function would divide the loss by a number of micro-batches, which is 1 for it.
+    scaled = loss if accelerator.scaler is None else accelerator.scaler.scale(loss)
+    scaled.backward()
 
 
 @contextmanager

@@ -104,7 +104,8 @@ class Update:
         for batch in self:
             with self.use_rows(batch):
                 terms = self.objective.compute(self.model, batch.inputs).terms
-            self.backward({name: term * weights.get(name, 1.0) for name, term in terms.items()}, batch)
+            weighted = {name: _scale(term, weights.get(name, 1.0)) for name, term in terms.items()}
+            self.backward(weighted, batch)
 
     def forward(self, batch: MicroBatch) -> Any:
         """Run the model on a micro-batch, for recipes that compute a whole update. Twice gives the same outputs."""
@@ -121,11 +122,11 @@ class Update:
         shares = self.shares(batch)
         counted = {name: term for name, term in terms.items() if shares[name]}
         for name, term in counted.items():
-            part = term.detach() * shares[name]
+            part = _scale(term.detach(), shares[name])
             self.terms[name] = self.terms[name] + part if name in self.terms else part
         # Processes average their gradients, and here they must be summed.
         processes = self.accelerator.num_processes
-        parts = [term * (shares[name] * processes) for name, term in counted.items()]
+        parts = [_scale(term, shares[name] * processes) for name, term in counted.items()]
         if not parts:
             # There is nothing to predict, so the mean is NaN; but the other processes wait for these gradients.
             parts = [term * 0.0 for term in terms.values()]
@@ -237,6 +238,11 @@ class Updates:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
         self.cut.restore(state)
+
+
+def _scale(term: torch.Tensor, factor: float) -> torch.Tensor:
+    """Multiply a loss term, unless that changes nothing: a small model notices every operation."""
+    return term if factor == 1.0 else term * factor
 
 
 def share_parts(accelerator: Accelerator, parts: int) -> tuple[int, range]:
