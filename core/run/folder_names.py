@@ -94,6 +94,8 @@ def _home() -> Path | None:
 def is_unused(path: Path) -> bool:
     """Whether a folder is empty, or holds only the first files of a run that never began to train."""
     names = _names(path) - _LOCK_FILES - {f".{MARKER}.tmp"}
+    if (path / CHECKPOINTS).is_dir() and not _names(path / CHECKPOINTS):
+        names.discard(CHECKPOINTS)  # it is made before the spec is written
     # Without a marker, a spec.toml is someone's own.
     return not names or (MARKER in names and names <= _FIRST_FILES)
 

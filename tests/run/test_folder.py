@@ -437,3 +437,12 @@ def test_a_named_pipe_among_the_files_is_refused_and_not_waited_for(name: str, t
     os.mkfifo(tmp_path / "run" / name)
     with pytest.raises(UsageError, match="is not a regular file; remove it"):
         RunFolder.open(tmp_path / "run")
+
+
+def test_a_folder_left_before_its_spec_was_written_is_used_again(tmp_path: Path) -> None:
+    RunFolder.create("run", tmp_path / "run").close()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    RunFolder.create("run", tmp_path / "run").close()
+    (tmp_path / "run" / "checkpoints" / "step-1").mkdir()
+    with pytest.raises(UsageError, match="already holds a run"):
+        RunFolder.create("run", tmp_path / "run")
