@@ -1,1 +1,1 @@
-"""Runs beside one another: the table of runs, differences of specs, and comparisons with their statistics."""
+"""Runs side by side: the table of runs, differences of specs, and comparisons with their statistics."""

@@ -34,7 +34,8 @@ def run_two(spec: Path, out: str, *options: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.chaos), 2])
+@pytest.mark.chaos  # the next test compares them by command, and tests/training/test_two_processes.py in more detail
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_two_processes_see_what_one_sees(accumulate: int, zygote: Zygote, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, dropout=0.0)
     options = ("--set", f"train.accumulate={accumulate}")

@@ -323,6 +323,7 @@ def test_what_can_not_work_is_refused_at_its_line(changed, key, message, tmp_pat
     assert problem.source.partition(" =")[0] == key
 
 
+@pytest.mark.chaos  # tests/sharding/test_sharded_runs.py compares one process, replicas and shards
 def test_two_processes_train_what_one_trains(zygote: Zygote, tmp_path) -> None:
     spec, losses = write(tmp_path, "glue"), []
     for processes in (1, 2):
