@@ -27,7 +27,6 @@ from taskrecipe.run.record import RunRecord
 from taskrecipe.run.restore import IDENTITY, restore_run
 from taskrecipe.run.signals import Signals
 from taskrecipe.spec.resolve import Resolved
-from taskrecipe.training.batches import report_dead_workers
 from taskrecipe.training.events import About, End, Evaluated, Event, Sample, Start, Warned
 from taskrecipe.training.loop import Loop
 from taskrecipe.training.setup import make_loop
@@ -165,7 +164,7 @@ class TrainingRun:
         """Send every event to the listeners of this process, then to the caller."""
         loop = conclusion.loop
         failures: list[PluginError] = []
-        with ExitStack() as closing, report_dead_workers():
+        with ExitStack() as closing:
             arguments = self.spec, self.folder, self.callbacks, failures, self._log_warning
             listeners = make_listeners(*arguments) if self.store else []
             for listener in listeners:

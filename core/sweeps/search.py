@@ -23,6 +23,7 @@ from taskrecipe.sweeps.suggestions import Suggester
 from taskrecipe.sweeps.trial_runs import find_last_step, read_run
 from taskrecipe.sweeps.workers import Workers, send_signal
 from taskrecipe.system import atomic_files
+from taskrecipe.system.exit_codes import describe_exit
 
 TICK = 0.1
 """The most seconds between two looks at the folder. A run of this machine that ends is seen at once."""
@@ -177,8 +178,7 @@ class Sweeper:
             steps = self.workers.deaths.setdefault(name, [])
             steps.append(find_last_step(self.folder, name))
             if steps.count(steps[-1]) >= MOST_DEATHS:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-                message = f"its process {how} {MOST_DEATHS} times after update {max(steps[-1], 0)}"
+                message = f"its process {describe_exit(code)} {MOST_DEATHS} times after update {max(steps[-1], 0)}"
                 self.folder.record_failure(
                     name, {"kind": "Killed", "message": f"{message}; it may need more memory than there is", "code": 4}
                 )

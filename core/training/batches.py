@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from accelerate.utils import send_to_device
-from torch._C import _remove_worker_pids
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from taskrecipe.errors import RunStopped
 from taskrecipe.recipe import Batch, Recipe, Row
+from taskrecipe.training.data_workers import load_in_workers
 from taskrecipe.training.order import Order, Rows, split_evenly
 from taskrecipe.training.randomness import Purpose, make_generator
 
@@ -105,58 +99,7 @@ def load_batches(maker: BatchMaker, requests: Iterable[Request], workers: int) -
     """Make the requested batches in order; with workers, in the background before they are needed."""
     if workers == 0:
         return (maker[request] for request in requests)
-    loader = DataLoader(
-        maker,
-        sampler=requests,
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=_return_batch,
-        pin_memory=torch.accelerator.is_available(),
-        generator=torch.Generator(),  # the loader seeds its workers from it, not from the generator that dropout uses
-        worker_init_fn=_start_worker,
-    )
-    return _receive_early(iter(loader))
-
-
-def _receive_early(batches: Any) -> Generator[MicroBatch, None, None]:
-    """Receive each batch from its worker while the model trains on the one before. Close it to end the workers."""
-    try:
-        with ThreadPoolExecutor(1) as thread:
-            coming = thread.submit(next, batches, None)
-            while (batch := coming.result()) is not None:
-                coming = thread.submit(next, batches, None)
-                yield batch
-    finally:
-        # At exit, Python would end them by a signal that they ignore, and wait forever.
-        # torch must forget them first: it raises an error, wherever the program is, when a worker is killed.
-        if batches._worker_pids_set:
-            _remove_worker_pids(id(batches))
-            batches._worker_pids_set = False
-        for worker in batches._workers:
-            worker.kill()
-
-
-@contextmanager
-def report_dead_workers() -> Iterator[None]:
-    """Raise `RunStopped` with advice where torch raises its own error because a worker was killed."""
-    try:
-        yield
-    except (RuntimeError, EOFError, ConnectionError) as error:
-        if not _is_about_workers(error):
-            raise
-        told = str(error).strip().rstrip(".") or "a DataLoader worker was killed while it sent a batch"
-        raise RunStopped(
-            f"{told}. If it ran out of memory, lower [data].workers. "
-            "Checkpoints are intact: continue with `recipe resume`"
-        ) from error
-
-
-def _is_about_workers(error: Exception) -> bool:
-    """Whether torch raised an error because of a worker. One that is killed while it sends leaves half a message."""
-    if isinstance(error, RuntimeError):
-        return "DataLoader worker" in str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(Path(frame.filename).match("torch/utils/data/dataloader.py") for frame in frames)
+    return load_in_workers(maker, requests, workers)
 
 
 def training_requests(order: Order, updates: range, parts: int, mine: range) -> Iterator[Request]:
@@ -171,13 +114,3 @@ def update_requests(rows: Rows, epoch: int, parts: int, mine: range) -> Iterator
     for part in mine:
         piece = pieces[part] if len(pieces[part]) else rows[:1]
         yield Request(tuple(piece.tolist()), epoch, filler=not len(pieces[part]))
-
-
-def _return_batch(batch: Any) -> Any:
-    return batch
-
-
-def _start_worker(_: int) -> None:
-    torch.set_num_threads(1)
-    for signum in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C goes to the whole group; the main process stops the run
-        signal.signal(signum, signal.SIG_IGN)

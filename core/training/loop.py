@@ -188,16 +188,21 @@ class Loop:
         share_buffers(self.model)
         with evaluation_weights(self.state.module, self.state.optimizer, self.state.ema):
             for evaluation in evaluations:
-                running = self._fit_to_memory(evaluation).run(self.model)
-                while not self.control.signum:
-                    try:
-                        done = next(running)
-                    except StopIteration as finished:
-                        outcomes.append(finished.value)
-                        break
-                    yield from self._send(Evaluating(self.progress.step, evaluation.split, done, evaluation.batches))
-                running.close()
+                outcome = yield from self._evaluate_split(self._fit_to_memory(evaluation))
+                outcomes += [outcome] if outcome else []
         return outcomes
+
+    def _evaluate_split(self, evaluation: Evaluation) -> Generator[Event, None, Outcome | None]:
+        """Evaluate one split, and return what was found; None after a signal."""
+        with closing(evaluation.run(self.model)) as running:
+            while not self.control.signum:
+                try:
+                    done = next(running)
+                except StopIteration as finished:
+                    outcome: Outcome = finished.value
+                    return outcome
+                yield from self._send(Evaluating(self.progress.step, evaluation.split, done, evaluation.batches))
+        return None
 
     def _fit_to_memory(self, evaluation: Evaluation) -> Evaluation:
         """Return the evaluation in batches that fit into memory, where that is found out while training."""
