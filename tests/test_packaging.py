@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_every_module_page_template_and_spec_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     shipped = {name.removeprefix("taskrecipe/") for name in names if name.startswith("taskrecipe/")}
-    shipped_kinds = (".py", ".toml", ".typed", ".txt", ".md", ".jinja", ".js", ".css", ".html")
+    shipped_kinds = (".py", ".pyi", ".toml", ".typed", ".txt", ".md", ".jinja", ".js", ".css", ".html")
     ours = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in shipped_kinds]
     assert len(ours) > 150
     assert {"cli/pages/own_recipe.md", "cli/template/recipe.py.txt", "specs/mrpc.toml", "py.typed"} <= shipped

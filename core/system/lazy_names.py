@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package whose names are in `modules`: a module and the names in it."""
-    homes = {name: module for module, names in modules.items() for name in names}
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package.
+
+    Its names are those that the stub `__init__.pyi` imports, which is what type checkers and editors read too.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes = {name.name: line.module for line in stub.body if isinstance(line, ast.ImportFrom) for name in line.names}
 
     def get_name(name: str) -> Any:
-        if name not in homes:
+        home = homes.get(name)
+        if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        return import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
 
-    return get_name, lambda: sorted(homes)
+    return get_name, lambda: sorted(homes), sorted(homes)
