@@ -23,7 +23,7 @@ class SubTask(RecipeChoice):
         default=None,
         gt=0.0,
         le=1e6,
-        description='Its share of the rows beside other tasks; for sampling = "weights".',
+        description='Its share of the rows, compared to other tasks; for sampling = "weights".',
     )
     metric: Text | None = Field(
         default=None, description="The metric that enters the mean over tasks; by default the recipe's first."

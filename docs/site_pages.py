@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
 
-from reference import reference_pages  # noqa: E402 - it lies beside this file
+from reference import reference_pages  # noqa: E402 - it lies next to this file
 from rendered_notebooks import notebook_pages  # noqa: E402
 
 from taskrecipe.cli.guide import read_pages  # noqa: E402

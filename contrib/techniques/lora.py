@@ -1,4 +1,4 @@
-"""LoRA: the pretrained weights stay as they are, and small matrices beside the linear layers are trained."""
+"""LoRA: the pretrained weights stay as they are, and small matrices next to the linear layers are trained."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HELD = "held"
 class Lora(Technique):
     """Low-rank adapters (LoRA, DoRA, rsLoRA) by peft, for any recipe with a pretrained model.
 
-    The weights of the pretrained model don't change. Beside each linear layer of its body, two small matrices are
+    The weights of the pretrained model don't change. Next to each linear layer of its body, two small matrices are
     trained, whose product is added to what the layer computes. Heads and all weights that are new are trained whole.
     Checkpoints and the exported model hold only what is trained; the exported model is in the layout of peft. With
     `[model].quantize`, the pretrained weights are kept in 4 or 8 bits.
@@ -90,7 +90,7 @@ class Lora(Technique):
 
     @override
     def merge(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Add each product of small matrices to the weight beside it, and remove the matrices."""
+        """Add each product of small matrices to the weight next to it, and remove the matrices."""
         from peft.tuners.tuners_utils import BaseTunerLayer
 
         adapted = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, BaseTunerLayer)]
@@ -102,7 +102,7 @@ class Lora(Technique):
 
 
 class Adapters(Effect):
-    """Puts adapters beside linear layers, and keeps everything else but heads and new weights as it is."""
+    """Puts adapters next to linear layers, and keeps everything else but heads and new weights as it is."""
 
     def __init__(self, options: Lora, recipe: Recipe, source: ModelSource) -> None:
         if not source.has_weights:

@@ -36,6 +36,8 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY", help="Accept a change of this key though it changes results. Repeatable."),
 ]
+Sample = Annotated[bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")]
+RunFolder = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run's folder; by default runs/NAME.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 JsonEvents = Annotated[bool, typer.Option("--json", help="Print every event as a line of JSON on stdout.")]
@@ -67,9 +69,9 @@ def recipe(
 def run(
     spec: SpecFile,
     sets: Sets = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run's folder; by default runs/NAME.")] = None,
+    out: RunFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in that folder.")] = False,
-    sample: Annotated[bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")] = False,
+    sample: Sample = False,
     dry: Annotated[bool, typer.Option("--dry", help="Only print what would be done and its cost.")] = False,
     allow: Allow = None,
     processes: Processes = None,
@@ -116,7 +118,7 @@ def resume(
 @app.command(rich_help_panel=RUNS, epilog="Example: recipe fetch s3://bucket/runs/mrpc")
 def fetch(
     url: Annotated[str, typer.Argument(metavar="URL", help="The mirror of a run, such as s3://bucket/runs/mrpc.")],
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run's folder; by default runs/NAME.")] = None,
+    out: RunFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy a run from its mirror to this machine."""
@@ -133,7 +135,7 @@ def sweep(
     ],
     sets: Sets = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Its folder; by default runs/NAME-sweep.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")] = False,
+    sample: Sample = False,
     parallel: Parallel = None,
     dry: Annotated[bool, typer.Option("--dry", help="Only print the plan and its cost.")] = False,
     allow: Allow = None,
@@ -160,7 +162,7 @@ def repeat(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of the runs; by default runs/NAME-repeat.")
     ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")] = False,
+    sample: Sample = False,
     parallel: Parallel = None,
     allow: Allow = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try runs again that have failed.")] = False,
@@ -185,8 +187,8 @@ def submit(
     slurm: Annotated[bool, typer.Option("--slurm", help="Submit to SLURM, by sbatch.")] = False,
     dry: Annotated[bool, typer.Option("--dry", help="Only print the batch script.")] = False,
     sets: Sets = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The run's folder; by default runs/NAME.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Train on the recipe's sample data and tiny model.")] = False,
+    out: RunFolder = None,
+    sample: Sample = False,
     as_json: AsJson = False,
 ) -> None:
     """Hand a run to a cluster, as the table `submit` of its spec says.

@@ -118,7 +118,7 @@ def _upload(run: Run, kept: str | Path | None, tolerance: float, force: bool, re
 
 @contextmanager
 def _new_folder(path: Path, force: bool) -> Iterator[Path]:
-    """Yield a folder beside `path` to fill. It becomes `path` at the end of the block; an error leaves no trace."""
+    """Yield a folder next to `path` to fill. It becomes `path` at the end of the block; an error leaves no trace."""
     _require_free(path, force)
     former = path.with_name(f".{path.name}.former")
     with atomic_files.explain_full_disk(path), atomic_files.create_folder(path) as made:

@@ -134,7 +134,7 @@ class _Fetch:
     # Checkpoints -----------------------------------------------------------------------------------
 
     def _fetch_newest(self, mine: int) -> Checkpoint | None:
-        """Fetch the best checkpoint into its place, and the newest one beside it; None if `mine` is as new."""
+        """Fetch the best checkpoint into its place, and the newest one next to it; None if `mine` is as new."""
         for _ in range(_TRIES):
             names = [name for name in self._list_steps() if _step(name) > mine]
             for name in names:

@@ -31,7 +31,7 @@ def draw_lines(chart: LineChart, axis: str) -> str:
 
 
 def draw_bars(chart: BarChart) -> str:
-    """Draw the bars from left to right, with names and values beside them."""
+    """Draw the bars from left to right, with names and values next to them."""
     height = len(chart.bars) * (BAR + GAP) + GAP
     largest = max((abs(value) for _, value in chart.bars), default=0.0) or 1.0
     x = Scale(0.0, largest, NAMES, WIDTH - 76)

@@ -173,7 +173,7 @@ class RunConsole:
             self.batches = None
 
     def _describe_numbers(self, event: Updated) -> str:
-        """Return the numbers beside the bar: as many as fit into the terminal, or rich would cut off the counts."""
+        """Return the numbers next to the bar: as many as fit into the terminal, or rich would cut off the counts."""
         parts = [f"loss {event.loss:.4f}", f"lr {event.learning_rate:.3g}", _describe_speed(event), *self.best]
         bar = WIDE_BAR if self.console.width >= WIDE else NARROW_BAR
         counts = 2 * len(str(self.bar.tasks[0].total)) if self.bar else 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taskrecipe.spec.spec import Spec
 
 PRETRAINED = "pretrained"
-"""The folder beside the sample's configuration that holds weights to start from."""
+"""The folder next to the sample's configuration that holds weights to start from."""
 
 
 def sample_source(folder: Path, spec: Spec) -> ModelSource:

@@ -22,7 +22,7 @@ from taskrecipe.spec.positions import TOP, Positions, Span
 
 SUFFIX = ".toml"
 RUN_SPEC, RUN_RECORD = "spec.toml", "environment.json"
-"""The spec in a run's folder, and the file beside it that names the folder which its paths are relative to."""
+"""The spec in a run's folder, and the file next to it that names the folder which its paths are relative to."""
 LARGEST_FILE = 1024 * 1024
 DEEPEST = 32
 """Levels of nested tables and lists, and parts of a dotted key."""

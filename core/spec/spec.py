@@ -43,7 +43,7 @@ class Model(Table):
     quantize: Literal["nf4", "int8"] | None = Field(
         default=None,
         description="Keep the linear layers of the body in 4 or 8 bits, by bitsandbytes. They can't be trained then: a "
-        "technique such as lora trains beside them. int8 also rounds what goes into a layer, in steps that depend on "
+        "technique such as lora trains next to them. int8 also rounds what goes into a layer, in steps that depend on "
         "the micro-batch.",
     )
     processor: HubOrPath | None = Field(

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 
 NICENESS = 10
-"""Beside a thread of normal priority that is always busy, such a thread gets about a tenth of a core."""
+"""Next to a thread of normal priority that is always busy, such a thread gets about a tenth of a core."""
 
 
 def give_way() -> None:

@@ -1,6 +1,6 @@
 """The files that answers are written to: csv, jsonl, parquet, or a folder with images.
 
-While rows are predicted, the answers of each window are kept in a file of their own, in a folder beside the output
+While rows are predicted, the answers of each window are kept in a file of their own, in a folder next to the output
 whose name ends in `.part`. A window is there whole or not at all, so that a killed prediction goes on after the last
 one. At the end the windows become one file, which replaces the output in one step.
 """
@@ -91,7 +91,7 @@ class Output:
 
 
 def bad_rows_file(out: Path) -> Path:
-    """Return the file beside an output for the rows that were left out."""
+    """Return the file next to an output for the rows that were left out."""
     return out.with_name(f"{out.stem}.bad.jsonl")
 
 
@@ -109,7 +109,7 @@ class Journal:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"can't write beside {self.output.path}: {error.strerror}") from error
+            raise UsageError(f"can't write next to {self.output.path}: {error.strerror}") from error
         self._lock.acquire()
         try:
             self._require_same_settings()

@@ -48,11 +48,11 @@ def guess_voc(path: Path, recipe: str) -> Guess:
         raise DataError(f"'{path}' holds Pascal VOC's boxes, which are for recipe 'detection'")
     files = sorted(path.glob("*.xml"))
     guess = Guess(notes=[f"{len(files):,} annotated images"])
-    beside = [path.parent / name for name in IMAGES if (path.parent / name).is_dir()]
+    neighbors = [path.parent / name for name in IMAGES if (path.parent / name).is_dir()]
     if not any((path / file.with_suffix(ending).name).exists() for file in files[:20] for ending in (".jpg", ".png")):
-        if not beside:
-            raise DataError(f"no images lie in '{path}', and none of the folders {', '.join(IMAGES)} is beside it")
-        guess.data["images"] = beside[0], "guessed: the images are not beside their annotations"
+        if not neighbors:
+            raise DataError(f"no images lie in '{path}', and none of the folders {', '.join(IMAGES)} is next to it")
+        guess.data["images"] = neighbors[0], "guessed: the images are not next to their annotations"
     return guess
 
 
@@ -68,7 +68,7 @@ def guess_squad(path: Path) -> Guess:
 
 
 def guess_image_folder(path: Path, train: Path, recipe: str) -> Guess:
-    """Guess from a folder of images: classes by their folders, or maps in a folder beside them."""
+    """Guess from a folder of images: classes by their folders, or maps in a folder next to them."""
     if recipe == "semantic_segmentation":
         return _guess_maps(path)
     images = [file for file in train.rglob("*") if file.suffix.lower() in IMAGE_ENDINGS]
@@ -120,7 +120,7 @@ def _find_images(path: Path, names: list[str]) -> Path:
         if names and all((folder / name).is_file() for name in names):
             return folder
     raise DataError(
-        f"the images of '{path}', such as {names[0] if names else '?'!r}, are neither beside it nor in a folder there; "
+        f"the images of '{path}', such as {names[0] if names else '?'!r}, are not next to it, nor in a folder there; "
         "write the spec without --data and name their folder in [data].images"
     )
 

@@ -64,7 +64,7 @@ def add_splits(guess: Guess, splits: dict[str, Path], evaluated: dict[str, str])
     wanted = [theirs for ours, theirs in evaluated.items() if ours != "train"]
     for name in wanted:
         if name in splits:
-            guess.files[name] = splits[name], "guessed: it lies beside the training data"
+            guess.files[name] = splits[name], "guessed: it lies next to the training data"
     if not guess.files.keys() & set(wanted):
-        reason = "guessed: there is no validation data beside it, so a tenth of the rows is set aside"
+        reason = "guessed: there is no validation data next to it, so a tenth of the rows is set aside"
         guess.data["holdout"] = HELD_OUT, reason
