@@ -36,7 +36,7 @@ run: $(RUNS)  ## Train specs/mrpc.toml, in a .venv with what running needs
 
 test: setup  ## Run the tests, three at a time
 	@$(BIN)/python -m compileall -q core recipes contrib tests  # else each process that a test starts may do so
-	OMP_NUM_THREADS=1 $(PYTEST) -n 3
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --timeout 600
 
 lint: setup types  ## Check style and types
 	$(BIN)/ruff check .
