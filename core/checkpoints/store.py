@@ -173,6 +173,11 @@ class Checkpoints(Committer):
         self._empty_trash()
         self._recovered = True
 
+    def point_to(self, step: int, best: int | None) -> None:
+        """Make `last` and `best` name the checkpoints of these steps."""
+        self._move_pointer("last", step)
+        self._move_pointer("best", best)
+
     # The steps of a commit --------------------------------------------------------------------------
 
     def _finish_commit(self, draft: Draft, step: int, best: int | None, size: int) -> Checkpoint:
@@ -183,8 +188,7 @@ class Checkpoints(Committer):
             self._clear_name(path)
             draft.folder.rename(path)  # if the process dies before this, `recover` renames the complete draft
             atomic_files.sync(self.folder)
-            self._move_pointer("last", step)
-            self._move_pointer("best", best)
+            self.point_to(step, best)
             self._remove_old(protected={step, best})
         return Checkpoint(path, manifest)
 

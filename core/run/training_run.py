@@ -153,7 +153,9 @@ class TrainingRun:
             return
         self.store.recover()
         self.store.require_space(loop.state.estimated_bytes())
-        lost = self.record.write_start(self.identity, loop.progress.step)
+        if step := loop.progress.step:  # a run that was killed may have left the pointers of the checkpoint before
+            self.store.point_to(step, loop.progress.best.step if loop.progress.best else None)
+        lost = self.record.write_start(self.identity, step)
         if lost:
             prepared.warnings.append(f"{lost} damaged lines were removed from log.jsonl")
         self.mirroring.start(prepared.warnings)

@@ -40,5 +40,6 @@ def test_killed_at_random_moments_a_run_ends_in_the_same_bits(trials: int, zygot
                 break
             done = zygote.start(*(again or ["run", str(spec), "--out", str(folder)]), cwd=tmp_path)
         assert bits(zygote, folder) == expected
+        assert (folder / "checkpoints" / "best").read_text() == (reference / "checkpoints" / "best").read_text()
         assert results(folder)["final"] == results(reference)["final"]
         assert [line["step"] for line in log(folder, "update")] == list(range(1, 10))

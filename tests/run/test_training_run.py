@@ -194,6 +194,18 @@ def test_a_damaged_best_checkpoint_is_reported_and_training_goes_on(newest: int,
     assert again.results["best"]["metrics"] == again.results["final"]
 
 
+def test_pointers_that_a_killed_commit_left_behind_are_moved(tmp_path: Path) -> None:
+    """Also if no update is left to take, so that nothing is saved again."""
+    run = train(write_spec(tmp_path), out=tmp_path / "run", quiet=True)
+    checkpoints, best = run.folder / "checkpoints", run.results["best"]["step"]
+    for pointer in ("last", "best"):
+        (checkpoints / pointer).write_text("step-8\n")
+    resume(run.folder, quiet=True)
+    assert (checkpoints / "last").read_text() == "step-9\n"
+    assert (checkpoints / "best").read_text() == f"step-{best}\n"
+    assert best != 8
+
+
 def test_no_path_of_the_machine_is_in_spec_results_or_card_and_a_copied_run_goes_on(tmp_path: Path) -> None:
     run = train(write_spec(tmp_path), set={"train.updates": 3}, out=tmp_path / "run", quiet=True)
     for name in ("spec.toml", "results.json", "model/spec.toml", "model/README.md"):
