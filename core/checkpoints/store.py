@@ -159,8 +159,11 @@ class Checkpoints(Committer):
             space = atomic_files.describe_room(self.folder, needed)
             raise DiskFullError(f"no space for a checkpoint in {self.folder}: {space}")
 
-    def recover(self) -> None:
-        """Finish the commit of a killed run if its draft is complete, and delete its other drafts and trash."""
+    def recover(self, resumed: int | None = None, best: int | None = None) -> None:
+        """Finish the commit of a killed run if its draft is complete, and delete its other drafts and trash.
+
+        `resumed` is the step that the run goes on from. The kill may have come before `last` and `best` were moved.
+        """
         if self._recovered:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -171,12 +174,12 @@ class Checkpoints(Committer):
             else:
                 atomic_files.remove(path)
         self._empty_trash()
+        if resumed is not None:
+            with atomic_files.explain_full_disk(self.folder):
+                self._move_pointers(resumed, best)
+                if list_steps(self.folder)[-1][0] == resumed:  # else a newer one is damaged: older ones may be needed
+                    self._remove_old(protected={resumed, best})
         self._recovered = True
-
-    def point_to(self, step: int, best: int | None) -> None:
-        """Make `last` and `best` name the checkpoints of these steps."""
-        self._move_pointer("last", step)
-        self._move_pointer("best", best)
 
     # The steps of a commit --------------------------------------------------------------------------
 
@@ -188,7 +191,7 @@ class Checkpoints(Committer):
             self._clear_name(path)
             draft.folder.rename(path)  # if the process dies before this, `recover` renames the complete draft
             atomic_files.sync(self.folder)
-            self.point_to(step, best)
+            self._move_pointers(step, best)
             self._remove_old(protected={step, best})
         return Checkpoint(path, manifest)
 
@@ -199,6 +202,10 @@ class Checkpoints(Committer):
         elif os.path.lexists(path):
             free = (path.with_name(f"{path.name}.aside-{number}") for number in itertools.count(1))
             path.rename(next(name for name in free if not os.path.lexists(name)))
+
+    def _move_pointers(self, step: int, best: int | None) -> None:
+        self._move_pointer("last", step)
+        self._move_pointer("best", best)
 
     def _move_pointer(self, pointer: str, step: int | None) -> None:
         """Write the checkpoint's name into a pointer file. It is relative, so that the run folder can be moved."""

@@ -42,9 +42,9 @@ FETCH_LOCK = ".fetch-lock"
 """Lets one process at a time fetch a run into its folder."""
 
 _LOCK_FILES = {LOCK, HOLDER, f"{HOLDER}.tmp", FETCH_LOCK}
-_FIRST_FILES = {SPEC, ENVIRONMENT, SAMPLE, MARKER, f".{MARKER}.tmp", f".{SPEC}.tmp", f".{ENVIRONMENT}.tmp"}
+_FIRST_FILES = {SPEC, ENVIRONMENT, SAMPLE, MARKER, *(f".{name}.tmp" for name in (MARKER, SPEC, ENVIRONMENT, LOG))}
 """What a run writes before it begins to train."""
-_OWN_FILES = {*_FIRST_FILES, LOG, f".{LOG}.tmp", RESULTS, f".{RESULTS}.tmp", CHECKPOINTS, TRACK, JOB, JOB_SCRIPT}
+_OWN_FILES = {*_FIRST_FILES, LOG, RESULTS, f".{RESULTS}.tmp", CHECKPOINTS, TRACK, JOB, JOB_SCRIPT}
 
 
 def require_run_name(name: str) -> None:

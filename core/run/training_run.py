@@ -151,10 +151,9 @@ class TrainingRun:
         """Write what the run is made of. From here on the folder changes."""
         if not self.store:
             return
-        self.store.recover()
+        step, best = loop.progress.step, loop.progress.best
+        self.store.recover(step or None, best.step if best else None)
         self.store.require_space(loop.state.estimated_bytes())
-        if step := loop.progress.step:  # a run that was killed may have left the pointers of the checkpoint before
-            self.store.point_to(step, loop.progress.best.step if loop.progress.best else None)
         lost = self.record.write_start(self.identity, step)
         if lost:
             prepared.warnings.append(f"{lost} damaged lines were removed from log.jsonl")
