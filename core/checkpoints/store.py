@@ -177,7 +177,8 @@ class Checkpoints(Committer):
         if resumed is not None:
             with atomic_files.explain_full_disk(self.folder):
                 self._move_pointers(resumed, best)
-                if list_steps(self.folder)[-1][0] == resumed:  # else a newer one is damaged: older ones may be needed
+                newest = max((step for step, _ in list_steps(self.folder)), default=None)
+                if newest == resumed:  # else the newest is damaged, and older ones may be needed
                     self._remove_old(protected={resumed, best})
         self._recovered = True
 

@@ -59,7 +59,7 @@ def load_in_workers(dataset: Dataset[Item], keys: Iterable[Any], workers: int) -
 
 def _wait_for_item(coming: Future[Any], items: Any) -> Any:
     """Return the item that a thread receives. Raise `RunStopped` if a worker died."""
-    dead: list[str] = []
+    dead: list[Any] = []
     while not (coming.done() or wait([coming], POLL).done):
         if dead := dead or _find_dead(items):
             # It may have left half a message; the thread would wait for the rest while another worker can write.
@@ -67,24 +67,27 @@ def _wait_for_item(coming: Future[Any], items: Any) -> Any:
     try:
         return coming.result()
     except (RuntimeError, EOFError, OSError) as error:
-        # A worker that is being killed closes its connections a little before the system says that it has ended.
+        # The thread may see a connection close before the worker's end shows.
         is_cut_off = not isinstance(error, RuntimeError)
         dead = dead or _find_dead(items, timeout=POLL if is_cut_off else 0.0)
         if not dead:
             raise
         raise RunStopped(
-            f"{', '.join(dead)}. If it ran out of memory, lower [data].workers. "
+            f"{', '.join(map(_describe_death, dead))}. If it ran out of memory, lower [data].workers. "
             "Checkpoints are intact: continue with `recipe resume`"
         ) from error
 
 
-def _find_dead(items: Any, timeout: float = 0.0) -> list[str]:
-    """Return which workers have ended, and how. Wait up to `timeout` seconds for the first."""
+def _find_dead(items: Any, timeout: float = 0.0) -> list[Any]:
+    """Return the workers that have ended. Wait up to `timeout` seconds for the first."""
     ended = multiprocessing.connection.wait([worker.sentinel for worker in items._workers], timeout)
-    dead = [worker for worker in items._workers if worker.sentinel in ended]
-    for worker in dead:
-        worker.join()
-    return [f"data worker {worker.pid} {describe_exit(worker.exitcode)}" for worker in dead]
+    return [worker for worker in items._workers if worker.sentinel in ended]
+
+
+def _describe_death(worker: Any) -> str:
+    """Say how a worker ended. Only once the thread is done: while it asks for the exit code too, one gets none."""
+    worker.join()
+    return f"data worker {worker.pid} {describe_exit(worker.exitcode)}"
 
 
 def _end_workers(items: Any) -> None:
